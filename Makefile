@@ -1,0 +1,40 @@
+# One entry for every chore; each target makes the virtual environment first if it is not there yet.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# xdist workers for the tests: one a core
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format types bench
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml
+	@echo "Setting up $(VENV): torch, lightning and the development tools (some minutes, some GB)."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+demo: $(READY) ## train Spectral-RNN, LSTM and RNN on the adding problem (under 4 minutes)
+	$(BIN)/python examples/demo.py
+
+test: $(READY) ## run all tests and the documented examples
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(READY) ## check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY) ## rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(READY) ## check the types of spectral_param
+	$(BIN)/mypy
+
+bench: $(READY) ## time against plain layers
+	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+	$(BIN)/python -m benchmarks
