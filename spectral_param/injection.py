@@ -1,0 +1,220 @@
+"""What a registered module needs beyond torch's own mechanism: copying, pickling, assigning, and one read a forward.
+
+``torch.nn.utils.parametrize`` gives a module a class of its own with a property for the weight. Here that class also
+learns
+
+- to be copied and pickled: each copy gets a class of its own, so that removing from one leaves the other alone;
+- to take an assignment into the factors that are there, so that optimizers and hooks keep their hold on them;
+- to reset itself in its own way, keeping σ legal;
+- for ``nn.RNN``, ``nn.LSTM``, ``nn.GRU``: to evaluate each weight once a forward and to hold on to none of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+if TYPE_CHECKING:
+    from spectral_param.parametrization import SVDParametrization
+
+_WRAPPERS = re.compile(r"(_fsdp_wrapped_module|_orig_mod)\.")
+
+
+def install(
+    module: nn.Module,
+    tensor_name: str,
+    parametrization: SVDParametrization,
+    start: Sequence[Tensor],
+) -> None:
+    """Puts the parametrization in the weight's place, its factors beginning at ``start``."""
+    order = _parameter_order(module)
+    _register(module, tensor_name, parametrization, start)
+    parametrization.__dict__["parameter_order"] = order
+    _equip(module, tensor_name)
+    if isinstance(module, nn.RNNBase):
+        module._init_flat_weights()  # lets go of the old weight
+
+
+def uninstall(module: nn.Module, tensor_name: str) -> None:
+    """Puts a plain parameter with the present value back, where it was."""
+    held = parametrization_lists(module)[tensor_name]
+    order = held[0].parameter_order
+    trained = any(p.requires_grad for p in held.parameters(recurse=False))
+    with torch.no_grad(), torch.inference_mode(False):
+        value = nn.Parameter(getattr(module, tensor_name).detach().clone(), requires_grad=trained)
+    delattr(type(module), tensor_name)
+    del parametrization_lists(module)[tensor_name]
+    module.register_parameter(tensor_name, value)
+    if not parametrize.is_parametrized(module):
+        del module.parametrizations
+        module.__class__ = type(module).__bases__[0]
+        if isinstance(module, nn.RNNBase):
+            nn.RNNBase._init_flat_weights(module)
+    present = module._parameters
+    names = [n for n in order if n in present] + [n for n in present if n not in order]
+    module._parameters = {name: present[name] for name in names}
+
+
+def parametrization_lists(module: nn.Module) -> Any:
+    """``module.parametrizations``, a ``ModuleDict`` from tensor names to lists whose first may be ours."""
+    return module.parametrizations
+
+
+def qualified_name(list_name: str) -> str:
+    """``"fc.parametrizations.weight"`` → ``"fc.weight"``, without the names that wrappers add.
+
+    Example:
+        >>> from spectral_param.injection import qualified_name
+        >>> qualified_name("_orig_mod.fc.parametrizations.weight")
+        'fc.weight'
+    """
+    return _WRAPPERS.sub("", list_name).replace("parametrizations.", "")
+
+
+def _parameter_order(module: nn.Module) -> tuple[str, ...]:
+    """The names of the module's parameters as they stood before any registration."""
+    if parametrize.is_parametrized(module):
+        for held in parametrization_lists(module).values():
+            if hasattr(held[0], "parameter_order"):
+                return held[0].parameter_order
+    return tuple(module._parameters)
+
+
+def _register(
+    module: nn.Module,
+    tensor_name: str,
+    parametrization: SVDParametrization,
+    start: Sequence[Tensor],
+) -> None:
+    """Torch's registration, with the factors found beforehand in place of a second fit."""
+    parametrization.__dict__["right_inverse"] = lambda _: list(start)
+    try:
+        parametrize.register_parametrization(module, tensor_name, parametrization, unsafe=True)
+    finally:
+        del parametrization.__dict__["right_inverse"]
+    held = parametrization_lists(module)[tensor_name]
+    held.unsafe = False
+    parametrization.__dict__["held_in"] = held  # beside the module tree, being above it
+
+
+def _equip(module: nn.Module, tensor_name: str) -> None:
+    """Teaches the class that torch made for this module."""
+    cls: Any = type(module)
+    stock = getattr(cls, tensor_name)
+    setattr(cls, tensor_name, property(stock.fget, _assigning(tensor_name)))
+    if "__reduce_ex__" in cls.__dict__:
+        return
+    base = cls.__bases__[0]
+    _teach_copying(cls, base)
+    if hasattr(base, "reset_parameters"):
+        cls.reset_parameters = lambda self: _reset_parameters(self, base)
+    if issubclass(base, nn.RNNBase):
+        _teach_recurrence(cls, base)
+
+
+def _assigning(tensor_name: str) -> Any:
+    def assign(self: Any, value: Tensor) -> None:
+        held = self.parametrizations[tensor_name]
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{tensor_name}: expected a tensor, got {type(value).__name__}.")
+        with torch.no_grad():
+            for later in reversed(list(held)[1:]):
+                value = later.right_inverse(value)
+            _fill(held, held[0].right_inverse(value))
+        if isinstance(self, nn.RNNBase):
+            self._init_flat_weights()
+
+    return assign
+
+
+def _fill(held: parametrize.ParametrizationList, factors: Sequence[Tensor]) -> None:
+    """In place, so that optimizers, hooks and wrappers keep their hold on the factors."""
+    with torch.no_grad():
+        for i, factor in enumerate(factors):
+            getattr(held, f"original{i}").copy_(factor)
+
+
+# --------------------------------------------------------------------------------------------------- copying, pickling
+
+
+def _teach_copying(cls: Any, base: type[nn.Module]) -> None:
+    def reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
+        return _bare, (base, tuple(parametrization_lists(self))), self.__getstate__()
+
+    def deepcopy(self: nn.Module, memo: dict[int, Any]) -> nn.Module:
+        twin = _bare(base, tuple(parametrization_lists(self)))
+        memo[id(self)] = twin
+        twin.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return twin
+
+    cls.__reduce_ex__ = reduce
+    cls.__getstate__ = getattr(base, "__getstate__", lambda self: self.__dict__.copy())
+    if not hasattr(base, "__deepcopy__"):
+        cls.__deepcopy__ = deepcopy
+
+
+def _bare(base: type[nn.Module], tensor_names: Sequence[str]) -> nn.Module:
+    """An empty module with a parametrized class of its own, for a copy or a pickle to fill."""
+    module = base.__new__(base)
+    parametrize._inject_new_class(module)
+    for name in tensor_names:
+        parametrize._inject_property(module, name)
+    for name in tensor_names:
+        _equip(module, name)
+    return module
+
+
+# ----------------------------------------------------------------------------------------------------------- resetting
+
+
+def _reset_parameters(module: nn.Module, base: Any) -> None:
+    """Lets the plain class fill plain weights, and starts from them as registration did, without its warnings."""
+    lists = dict(parametrization_lists(module).items())
+    plain = base.__new__(base)
+    plain.__dict__ = {**module.__dict__, "_modules": dict(module._modules)}
+    del plain._modules["parametrizations"]
+    with torch.no_grad():
+        weights = {name: nn.Parameter(torch.empty_like(held())) for name, held in lists.items()}
+    plain.__dict__["_parameters"] = {**module._parameters, **weights}
+    base.reset_parameters(plain)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for name, weight in weights.items():
+            first = lists[name][0]
+            if hasattr(first, "starting_factors"):
+                _fill(lists[name], first.starting_factors(weight))
+            else:
+                setattr(module, name, weight.detach())
+
+
+# ----------------------------------------------------------------------------------------------------------- recurrence
+
+
+def _teach_recurrence(cls: Any, base: Any) -> None:
+    """``_flat_weights`` is filled at the start of a forward and emptied at its end, whatever happens between."""
+
+    def forget(self: Any) -> None:
+        self._flat_weights = [None] * len(self._flat_weights_names)
+        self._flat_weight_refs = [None] * len(self._flat_weights_names)
+
+    def read(self: Any) -> None:
+        self._flat_weights = [getattr(self, name) for name in self._flat_weights_names]
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return base.forward(self, *args, **kwargs)
+        finally:
+            forget(self)
+
+    cls._init_flat_weights = forget
+    cls._update_flat_weights = read
+    cls.forward = forward
+    cls.flatten_parameters = lambda self: None
+    cls.__getstate__ = lambda self: {k: v for k, v in self.__dict__.items() if k != "_flat_weight_refs"}

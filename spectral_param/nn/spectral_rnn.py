@@ -1,0 +1,191 @@
+"""The paper's Spectral-RNN: a simple recurrent network whose recurrent weights are in SVD form."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from spectral_param.parametrization import register_svd_parametrization
+from spectral_param.scan import NONLINEARITIES, rnn_scan
+from spectral_param.sigma import SigmaMap
+
+
+class SpectralRNN(nn.Module):
+    """A recurrent network ``h_t = φ(W h_{t-1} + M x_t + b)`` with ``W = U diag(σ) Vᵀ``, called like ``nn.RNN``.
+
+    W is computed once a sequence. Each layer has one bias, as in the paper, where ``nn.RNN`` has two; and
+    ``nonlinearity="leaky_relu"`` is there.
+
+    Initial values: U and V random, σ at the map's start (see ``init``); M and b uniform in ±1/√hidden_size as in
+    ``nn.RNN``; the initial state zero.
+
+    Args:
+        input_size: features of an input step.
+        hidden_size: features of the state.
+        num_layers: layers stacked, each fed with the states of the one before.
+        nonlinearity: ``"tanh"``, ``"relu"`` or ``"leaky_relu"``.
+        bias: whether layers have b.
+        batch_first: inputs and outputs (B, T, …) instead of (T, B, …).
+        dropout: share of states dropped between layers in training, from 0 to 1.
+        reflectors: see :func:`~spectral_param.register_svd_parametrization`; the paper takes 16 of 128.
+        sigma: σ map; ``Band(0.01)`` is the paper's Spectral-RNN, ``Fixed()`` with ``reflectors=(m, 0)`` its oRNN.
+        init: ``"orthogonal"``: random U and V; ``"weight"``: those of a uniform W in ±1/√hidden_size, as in ``nn.RNN``.
+        negative_slope: of leaky_relu.
+        learn_initial_state: train the state before the first step, one for each layer, used where no ``hx`` is given.
+
+    Attributes:
+        weight_ih_l0, weight_ih_l1, …: M, (hidden_size, input_size of the layer).
+        weight_hh_l0, …: W, (hidden_size, hidden_size), computed from its factors.
+        bias_l0, …: b, (hidden_size,).
+        initial_state: (num_layers, hidden_size), with ``learn_initial_state``.
+
+    Raises:
+        ValueError: if a size, ``nonlinearity``, ``dropout``, ``negative_slope`` or ``reflectors`` is out of range.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param import Band
+        >>> from spectral_param.nn import SpectralRNN
+        >>> rnn = SpectralRNN(2, 128, nonlinearity="relu", batch_first=True, reflectors=16, sigma=Band(0.01))
+        >>> output, h_n = rnn(torch.randn(4, 100, 2))
+        >>> output.shape, h_n.shape
+        (torch.Size([4, 100, 128]), torch.Size([1, 4, 128]))
+    """
+
+    initial_state: nn.Parameter | None
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        *,
+        reflectors: int | tuple[int, int] | None = None,
+        sigma: SigmaMap | None = None,
+        init: str = "orthogonal",
+        negative_slope: float = 0.01,
+        learn_initial_state: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        for name, size in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+            if size < 1:
+                raise ValueError(f"{name}: expected at least 1, got {size}.")
+        if nonlinearity not in NONLINEARITIES:
+            raise ValueError(f"nonlinearity: expected one of {NONLINEARITIES}, got {nonlinearity!r}.")
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"dropout: expected a share from 0 to 1, got {dropout}.")
+        if negative_slope < 0:
+            raise ValueError(f"negative_slope: expected at least 0, got {negative_slope}.")
+        super().__init__()
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.nonlinearity, self.negative_slope = nonlinearity, negative_slope
+        self.bias, self.batch_first, self.dropout = bias, batch_first, dropout
+
+        def parameter(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
+
+        for layer in range(num_layers):
+            size = input_size if layer == 0 else hidden_size
+            self.register_parameter(f"weight_ih_l{layer}", parameter(hidden_size, size))
+            self.register_parameter(f"weight_hh_l{layer}", parameter(hidden_size, hidden_size))
+            self.register_parameter(f"bias_l{layer}", parameter(hidden_size) if bias else None)
+        self.register_parameter("initial_state", parameter(num_layers, hidden_size) if learn_initial_state else None)
+        self.reset_parameters()
+        for layer in range(num_layers):
+            register_svd_parametrization(self, f"weight_hh_l{layer}", reflectors=reflectors, sigma=sigma, init=init)
+
+    def reset_parameters(self) -> None:
+        """Fills weights and biases uniformly in ±1/√hidden_size, and the initial state with zeros."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for name, parameter in self.named_parameters(recurse=False):
+            if name == "initial_state":
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(
+        self, input: Tensor | PackedSequence, hx: Tensor | None = None
+    ) -> tuple[Tensor | PackedSequence, Tensor]:
+        """Runs the network over a sequence.
+
+        Args:
+            input: (T, B, input_size), (B, T, input_size) with ``batch_first``, (T, input_size) without a batch, or a
+                :class:`~torch.nn.utils.rnn.PackedSequence`.
+            hx: state before the first step, (num_layers, B, hidden_size), or (num_layers, hidden_size) without a batch.
+                ``None``: ``initial_state`` where it is trained, else zeros.
+
+        Returns:
+            The last layer's states over time, in the form of ``input``, and every layer's last state in the form of
+            ``hx``.
+
+        Raises:
+            ValueError: if a shape does not fit.
+        """
+        if isinstance(input, PackedSequence):
+            return self._packed(input, hx)
+        self._check(input)
+        if input.dim() == 2:
+            states, last = self._layers(input.unsqueeze(1), None if hx is None else hx.unsqueeze(1))
+            return states.squeeze(1), torch.stack(last).squeeze(1)
+        states, last = self._layers(input.transpose(0, 1) if self.batch_first else input, hx)
+        return states.transpose(0, 1) if self.batch_first else states, torch.stack(last)
+
+    def _packed(self, input: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence, Tensor]:
+        """Runs over the padding too, which no state before it can feel, and leaves it out of what is returned."""
+        padded, lengths = pad_packed_sequence(input)
+        self._check(padded)
+        states, last = self._layers(padded, hx, lengths.to(padded.device) - 1)
+        packed = pack_padded_sequence(states, lengths, enforce_sorted=False)
+        as_given = PackedSequence(packed.data, packed.batch_sizes, input.sorted_indices, input.unsorted_indices)
+        return as_given, torch.stack(last)
+
+    def _layers(self, x: Tensor, hx: Tensor | None, ends: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+        """All layers over (T, B, …); ``ends`` (B,) says which step is each sequence's last, if not T - 1."""
+        h0 = self._first_states(x, hx)
+        last = []
+        for layer in range(self.num_layers):
+            if layer and self.dropout:
+                x = F.dropout(x, self.dropout, self.training)
+            x, end = rnn_scan(
+                x,
+                h0[layer],
+                getattr(self, f"weight_ih_l{layer}"),
+                getattr(self, f"weight_hh_l{layer}"),
+                getattr(self, f"bias_l{layer}"),
+                self.nonlinearity,
+                self.negative_slope,
+            )
+            last.append(end if ends is None else x[ends, torch.arange(len(ends), device=x.device)])
+        return x, last
+
+    def _first_states(self, x: Tensor, hx: Tensor | None) -> Tensor:
+        shape = (self.num_layers, x.shape[1], self.hidden_size)
+        if hx is None:
+            if self.initial_state is None:
+                return x.new_zeros(shape)
+            return self.initial_state.to(x.dtype).unsqueeze(1).expand(shape)
+        if hx.shape != shape:
+            raise ValueError(f"hx: expected shape {shape}, got {tuple(hx.shape)}.")
+        return hx
+
+    def _check(self, input: Tensor) -> None:
+        if input.dim() not in (2, 3) or input.shape[-1] != self.input_size:
+            expected = f"(…, {self.input_size}) of 2 or 3 dimensions"
+            raise ValueError(f"input: expected {expected}, got {tuple(input.shape)}.")
+
+    def extra_repr(self) -> str:
+        """Sizes and what departs from the defaults, for printing."""
+        said = f"{self.input_size}, {self.hidden_size}, nonlinearity={self.nonlinearity!r}"
+        for name, default in (("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0)):
+            value = getattr(self, name)
+            said += "" if value == default else f", {name}={value}"
+        return said
