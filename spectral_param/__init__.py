@@ -10,8 +10,8 @@ from spectral_param.editing import (
     renormalize_reflectors_,
     spectral_penalty,
 )
-from spectral_param.parametrization import (
-    SVDParametrization,
+from spectral_param.parametrization import SVDParametrization
+from spectral_param.registration import (
     register_svd_parametrization,
     remove_svd_parametrization,
     svd_parametrizations,

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from spectral_param.parametrization import svd_parametrizations
+from spectral_param.registration import svd_parametrizations
 
 
 def clip_singular_values_(module: nn.Module, min: float = 0.0, max: float = math.inf) -> nn.Module:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from spectral_param.householder import householder_apply, normalized
+from spectral_param.householder import householder_apply
 
 _PANEL = 32  # columns reduced one by one before the rest catches up in one product
 
@@ -59,7 +59,8 @@ def haar_reflectors(n: int, m: int) -> Tensor:
     """Draws m reflectors, float64, whose product's first m columns are uniformly distributed orthonormal ones.
 
     Column j takes e_j to a uniform direction among the last n - j coordinates (the subgroup algorithm of Diaconis and
-    Shahshahani), so m = n gives a Haar-distributed orthogonal matrix.
+    Shahshahani), so m = n gives a Haar-distributed orthogonal matrix. Entries are about as large as standard normal
+    ones: with them Adam, whose steps are of one size in every entry, turns a reflector by about its learning rate.
 
     Example:
         >>> from spectral_param.fitting import haar_reflectors
@@ -71,7 +72,7 @@ def haar_reflectors(n: int, m: int) -> Tensor:
     norm, tail_square = torch.linalg.vector_norm(x, dim=0), tail.square().sum(0)
     # x - ‖x‖ e₁, its first entry without cancellation
     first = torch.where(lead > 0, -tail_square / (norm + lead), lead - norm)
-    return normalized(tail.diagonal_scatter(first))
+    return tail.diagonal_scatter(first)
 
 
 def fit(weight: Tensor, m1: int, m2: int) -> Factors:

@@ -1,19 +1,18 @@
-"""Registering an SVD parametrization on a weight of an existing module, and taking it off again."""
+"""The module that holds a weight as U diag(σ) Vᵀ in the place where torch looks for a parametrization."""
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch.nn.functional import pad
 
-from spectral_param import fitting, injection
+from spectral_param import fitting
 from spectral_param.factorization import svd_weight
-from spectral_param.householder import normalized
-from spectral_param.sigma import SigmaMap, Unconstrained
+from spectral_param.householder import householder_apply, normalized
+from spectral_param.sigma import SigmaMap
 from spectral_param.trapezoid import pack, unpack
 
 _APPROXIMATE = 1e-3  # relative error of a fit from which the user is told
@@ -73,6 +72,20 @@ class SVDParametrization(nn.Module):
         half = factors[0].dtype.itemsize < 4  # a strategy of mixed precision hands factors in its own dtype
         dtype = factors[0].dtype if half else self.dtype
         return svd_weight(u, sigma, v, *self.shape).reshape(self.weight_shape).to(dtype)
+
+    def product(self, x: Tensor, *factors: Tensor) -> Tensor:
+        """``W x`` without building W, for columns x (q, b): (chunks · p, b) in float32 or float64, never under autocast."""
+        device = factors[0].device.type
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                return self.product(x, *factors)
+        u, sigma, v = self._dense(factors)
+        p, k = self.shape[0], min(self.shape)
+        x = x.to(sigma.dtype)
+        turned = x if v is None else householder_apply(v, x, transpose=True)
+        scaled = pad(sigma.unsqueeze(-1) * turned[..., :k, :], (0, 0, 0, p - k))
+        y = scaled if u is None else householder_apply(u, scaled)
+        return y.reshape(self.weight_shape[0], x.shape[-1])
 
     def right_inverse(self, weight: Tensor) -> list[Tensor]:
         """Finds the trained tensors for a weight: see :func:`spectral_param.fitting.fit`.
@@ -226,213 +239,6 @@ class SVDParametrization(nn.Module):
         (p, q), (m1, m2) = self.shape, self.reflectors
         blocks = f"{self.chunks} × " if self.chunks > 1 else ""
         return f"{blocks}{p}×{q}, reflectors=({m1}, {m2})"
-
-
-def register_svd_parametrization(
-    module: nn.Module,
-    tensor_name: str = "weight",
-    *,
-    reflectors: int | tuple[int, int] | None = None,
-    sigma: SigmaMap | None = None,
-    chunks: int = 1,
-    init: str = "weight",
-) -> nn.Module:
-    r"""Keeps a weight as ``W = U diag(σ) Vᵀ``, U and V products of Householder reflectors (Eqs. 7 and 8 of the paper).
-
-    The module is changed in place. Its weight is computed from the trained tensors wherever it is read, once a
-    forward, and may still be assigned to. What is trained is ``m₁p - m₁(m₁-1)/2 + m₂q - m₂(m₂-1)/2 + k`` numbers for
-    a p×q weight, k = min(p, q).
-
-    Register before an optimizer is built, since the weight is no parameter any more and the factors are new ones.
-
-    Args:
-        module: the module that owns the weight.
-        tensor_name: name of a two-dimensional parameter of ``module``.
-        reflectors: how many reflectors turn U and V. ``None``: min(p, q) each, which reaches every matrix; an int m,
-            1 ≤ m ≤ min(p, q): m each; a pair ``(m1, m2)``, where one may be 0: that side is the identity.
-        sigma: a σ map, copied; ``None``: :class:`~spectral_param.Unconstrained`.
-        chunks: blocks stacked along dim 0, each with its own SVD: 4 for the gates of an LSTM, 3 for those of a GRU.
-        init: ``"weight"``: start from the present weight, exactly where all reflectors are there and σ is in the
-            map's range. ``"orthogonal"``: draw U and V at random, σ at the map's start (1 for ``Unconstrained``).
-
-    Returns:
-        ``module``.
-
-    Raises:
-        TypeError: if ``module`` is no module, ``tensor_name`` no string, ``sigma`` no σ map, the weight not
-            of a real floating dtype, or a count no integer.
-        ValueError: if there is no such parameter, it has not two dimensions, is parametrized already, is not finite, or
-            a number is out of range. The module is then as it was.
-
-    Warns:
-        UserWarning: if σ of the weight lie outside the map's range, or too few reflectors change it by more than 0.1 %.
-
-    Example:
-        >>> import torch
-        >>> from torch import nn
-        >>> from spectral_param import Band, register_svd_parametrization, singular_values
-        >>> layer = nn.Linear(4, 3)
-        >>> before = layer.weight.detach().clone()
-        >>> _ = register_svd_parametrization(layer)
-        >>> torch.allclose(layer.weight, before, atol=1e-6)
-        True
-        >>> lstm = nn.LSTM(8, 16)
-        >>> _ = register_svd_parametrization(
-        ...     lstm, "weight_hh_l0", chunks=4, reflectors=4, sigma=Band(0.1), init="orthogonal")
-        >>> singular_values(lstm, "weight_hh_l0").shape
-        torch.Size([4, 16])
-    """
-    weight = _parameter(module, tensor_name)
-    _check_chunks(chunks, weight)
-    p, q = weight.shape[0] // chunks, weight.shape[1]
-    if sigma is not None and not isinstance(sigma, SigmaMap):
-        raise TypeError(f"sigma: expected a σ map or None, got {type(sigma).__name__}.")
-    if init not in ("weight", "orthogonal"):
-        raise ValueError(f"init: expected 'weight' or 'orthogonal', got {init!r}.")
-    sigma_map = Unconstrained() if sigma is None else copy.deepcopy(sigma)
-    parametrization = SVDParametrization(weight, _counts(reflectors, min(p, q)), sigma_map, chunks, init)
-    injection.install(module, tensor_name, parametrization, parametrization.starting_factors(weight))
-    return module
-
-
-def remove_svd_parametrization(
-    module: nn.Module, tensor_name: str | None = None, *, leave_parametrized: bool = True
-) -> nn.Module:
-    """Folds SVD parametrizations back into plain weights, which get the values they have now.
-
-    Each weight becomes a ``Parameter`` again, at its old place among the others, trained if a factor was.
-
-    Args:
-        module: a module, or a whole model.
-        tensor_name: the weight of ``module`` to fold; ``None``: every registered weight of it and of what it contains.
-        leave_parametrized: must be true, as in :func:`torch.nn.utils.parametrize.remove_parametrizations` for a weight
-            made of several tensors.
-
-    Returns:
-        ``module``.
-
-    Raises:
-        ValueError: if the named weight is not registered, or ``leave_parametrized`` is false.
-
-    Example:
-        >>> from torch import nn
-        >>> from spectral_param import register_svd_parametrization, remove_svd_parametrization
-        >>> layer = register_svd_parametrization(nn.Linear(4, 3))
-        >>> type(remove_svd_parametrization(layer)).__name__, list(layer.state_dict())
-        ('Linear', ['weight', 'bias'])
-    """
-    if not leave_parametrized:
-        raise ValueError("leave_parametrized: expected True: the weight from before registration is not kept.")
-    if tensor_name is not None and not is_registered(module, tensor_name):
-        raise ValueError(f"tensor_name: {tensor_name!r} has no SVD parametrization in {type(module).__name__}.")
-    owners = [module] if tensor_name is not None else list(module.modules())
-    for owner in owners:
-        names = [tensor_name] if tensor_name is not None else registered_names(owner)
-        for name in names:
-            injection.uninstall(owner, name)
-    return module
-
-
-def svd_parametrizations(model: nn.Module) -> Iterator[tuple[str, SVDParametrization]]:
-    """Goes through the registered weights of a model.
-
-    Args:
-        model: any module.
-
-    Yields:
-        The weight's qualified name, like ``"encoder.fc.weight"``, and its :class:`SVDParametrization`.
-
-    Example:
-        >>> from torch import nn
-        >>> from spectral_param import register_svd_parametrization, svd_parametrizations
-        >>> model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
-        >>> _ = register_svd_parametrization(model[2])
-        >>> [name for name, _ in svd_parametrizations(model)]
-        ['2.weight']
-    """
-    for name, held in model.named_modules():
-        if isinstance(held, parametrize.ParametrizationList):
-            first = held[0]
-            if isinstance(first, SVDParametrization):
-                yield injection.qualified_name(name), first
-
-
-def registered_names(module: nn.Module) -> list[str]:
-    """Names of the weights of this very module that are registered.
-
-    Example:
-        >>> from torch import nn
-        >>> from spectral_param.parametrization import registered_names, register_svd_parametrization
-        >>> registered_names(register_svd_parametrization(nn.Linear(2, 2)))
-        ['weight']
-    """
-    if not parametrize.is_parametrized(module):
-        return []
-    lists = injection.parametrization_lists(module).items()
-    return [name for name, held in lists if isinstance(held[0], SVDParametrization)]
-
-
-def is_registered(module: nn.Module, tensor_name: str) -> bool:
-    """Whether this weight of the module is held by an :class:`SVDParametrization`.
-
-    Example:
-        >>> from torch import nn
-        >>> from spectral_param.parametrization import is_registered
-        >>> is_registered(nn.Linear(2, 2), "weight")
-        False
-    """
-    return tensor_name in registered_names(module)
-
-
-# ----------------------------------------------------------------------------------------------------- reading
-# arguments
-
-
-def _parameter(module: nn.Module, tensor_name: str) -> nn.Parameter:
-    """The parameter to register on, or an error that says what stands in its place."""
-    if not isinstance(module, nn.Module):
-        raise TypeError(f"module: expected a torch.nn.Module, got {type(module).__name__}.")
-    if not isinstance(tensor_name, str):
-        raise TypeError(f"tensor_name: expected a string, got {type(tensor_name).__name__}.")
-    owner = type(module).__name__
-    if parametrize.is_parametrized(module, tensor_name):
-        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is parametrized already.")
-    if tensor_name in module._buffers:
-        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a buffer, expected a parameter.")
-    weight = module._parameters.get(tensor_name)
-    if weight is None:
-        names = ", ".join(n for n, p in module._parameters.items() if p is not None) or "none"
-        raise ValueError(f"tensor_name: {owner} has no parameter {tensor_name!r}; it has {names}.")
-    if isinstance(weight, nn.parameter.UninitializedParameter):
-        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} has no shape before the first forward.")
-    if not weight.dtype.is_floating_point:
-        raise TypeError(f"tensor_name: expected a real floating dtype, got {weight.dtype}.")
-    if weight.dim() != 2 or weight.numel() == 0:
-        raise ValueError(
-            f"tensor_name: expected a two-dimensional {tensor_name!r} with entries, got shape {tuple(weight.shape)}."
-        )
-    return weight
-
-
-def _check_chunks(chunks: int, weight: Tensor) -> None:
-    if isinstance(chunks, bool) or not isinstance(chunks, int):
-        raise TypeError(f"chunks: expected an integer, got {type(chunks).__name__}.")
-    if chunks < 1 or weight.shape[0] % chunks:
-        raise ValueError(f"chunks: expected a divisor of {weight.shape[0]}, the rows of the weight, got {chunks}.")
-
-
-def _counts(reflectors: int | tuple[int, int] | None, k: int) -> tuple[int, int]:
-    if reflectors is None:
-        return k, k
-    pair = reflectors if isinstance(reflectors, Sequence) else (reflectors, reflectors)
-    if isinstance(pair, str) or any(isinstance(m, bool) or not isinstance(m, int) for m in pair):
-        raise TypeError(f"reflectors: expected None, an integer or a pair of integers, got {reflectors!r}.")
-    if len(pair) != 2 or not all(0 <= m <= k for m in pair) or not any(pair):
-        raise ValueError(
-            f"reflectors: expected a number from 1 to {k}, or a pair from 0 to {k} that is not (0, 0), "
-            f"got {reflectors!r}."
-        )
-    return pair[0], pair[1]
 
 
 def _stack(blocks: Sequence[fitting.Factors]) -> fitting.Factors:

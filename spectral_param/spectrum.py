@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from spectral_param.injection import parametrization_lists
-from spectral_param.parametrization import SVDParametrization, is_registered
+from spectral_param.parametrization import SVDParametrization
+from spectral_param.registration import is_registered
 
 
 def singular_values(module: nn.Module, tensor_name: str = "weight") -> Tensor:

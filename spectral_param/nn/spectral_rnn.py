@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from spectral_param.parametrization import register_svd_parametrization
+from spectral_param.registration import register_svd_parametrization
 from spectral_param.scan import NONLINEARITIES, rnn_scan
 from spectral_param.sigma import SigmaMap
 
