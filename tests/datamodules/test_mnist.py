@@ -1,0 +1,115 @@
+import gzip
+import shutil
+
+import pytest
+import torch
+import torchvision
+
+from datamodules import PixelMNIST
+
+
+def small(root, **kwargs) -> PixelMNIST:
+    return PixelMNIST(root, **{"seq_len": 28, "val_size": 20, "download": False, **kwargs})
+
+
+def set_up(data: PixelMNIST) -> PixelMNIST:
+    data.prepare_data()
+    data.setup()
+    return data
+
+
+def extract(source, target):
+    for path in (source / "MNIST" / "raw").iterdir():
+        (target / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+
+
+@pytest.mark.parametrize(("seq_len", "input_size"), [(28, 28), (392, 2), (784, 1)])
+def test_shapes_and_pixels(small_mnist, seq_len, input_size):
+    data = set_up(small(small_mnist, seq_len=seq_len, batch_size=16))
+    assert data.input_size == input_size
+    assert (len(data.train_set), len(data.val_set), len(data.test_set)) == (80, 20, 40)
+    inputs, labels = next(iter(data.test_dataloader()))
+    assert inputs.shape == (16, seq_len, input_size)
+    assert inputs.dtype == torch.float32
+    assert labels.dtype == torch.int64
+    pixels = (inputs * 255).round().to(torch.uint8).reshape(16, 28, 28)
+    assert torch.equal(pixels, data.test_set.images[:16].reshape(16, 28, 28))
+
+
+def test_images_and_labels_are_torchvisions(small_mnist, tmp_path):
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    extract(small_mnist, folder)
+    reference = torchvision.datasets.MNIST(tmp_path, train=False)
+    for root in (small_mnist, tmp_path):
+        data = set_up(small(root))
+        assert torch.equal(data.test_set.images.reshape(-1, 28, 28), reference.data)
+        assert torch.equal(data.test_set.labels, reference.targets)
+
+
+def test_split_is_a_partition_drawn_by_seed(small_mnist):
+    first, again, other = (set_up(small(small_mnist, seed=seed)) for seed in (1, 1, 2))
+    assert torch.equal(first.val_set.images, again.val_set.images)
+    assert not torch.equal(first.val_set.images, other.val_set.images)
+    images = torch.cat([first.train_set.images, first.val_set.images])
+    assert len(images.unique(dim=0)) == 100
+
+
+def test_permutation_is_one_for_all_images_and_seeds(small_mnist):
+    plain = set_up(small(small_mnist)).test_set.images
+    permuted, other = (set_up(small(small_mnist, permute=True, seed=seed)).test_set.images for seed in (0, 1))
+    assert torch.equal(permuted, other)
+    assert not torch.equal(permuted, plain)
+    # columns sorted as vectors: the same columns in another order
+    columns = plain.T[torch.tensor(sorted(range(784), key=lambda i: plain[:, i].tolist()))]
+    again = permuted.T[torch.tensor(sorted(range(784), key=lambda i: permuted[:, i].tolist()))]
+    assert torch.equal(columns, again)
+
+
+def test_workers_change_no_batch(small_mnist):
+    loaders = [set_up(small(small_mnist, num_workers=n, batch_size=16)).train_dataloader() for n in (0, 2)]
+    orders = []
+    for epoch in range(2):
+        for loader in loaders:
+            loader.sampler.set_epoch(epoch)
+        alone, workers = (torch.cat([labels for _, labels in loader]) for loader in loaders)
+        assert torch.equal(alone, workers)
+        orders.append(alone)
+    assert not torch.equal(*orders)
+
+
+def test_reading_writes_nothing(small_mnist):
+    before = sorted(small_mnist.rglob("*"))
+    set_up(small(small_mnist, download=True))
+    assert sorted(small_mnist.rglob("*")) == before
+
+
+def test_missing_files_are_named(small_mnist, tmp_path):
+    shutil.copytree(small_mnist, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "MNIST" / "raw" / "t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(FileNotFoundError, match=r"neither .*MNIST/raw/t10k-labels-idx1-ubyte nor"):
+        small(tmp_path).prepare_data()
+
+
+def test_missing_files_are_downloaded(monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setattr(torchvision.datasets, "MNIST", lambda *args, **kw: calls.append((args, kw)))
+    small(tmp_path, download=True).prepare_data()
+    assert calls == [((tmp_path,), {"download": True})]
+
+
+def test_bad_arguments(small_mnist):
+    with pytest.raises(ValueError, match="seq_len: expected 28, 392 or 784, got 100"):
+        PixelMNIST(seq_len=100)
+    for val_size in (0, 100):
+        with pytest.raises(ValueError, match=f"val_size: expected from 1 to 99, got {val_size}"):
+            small(small_mnist, val_size=val_size).setup("fit")
+
+
+def test_the_real_files(shared_data):
+    data = set_up(PixelMNIST(shared_data / "mnist", seq_len=28, download=False))
+    assert (len(data.train_set), len(data.val_set), len(data.test_set)) == (55_000, 5_000, 10_000)
+    assert data.test_set.images.float().mean().item() / 255 == pytest.approx(0.1325, abs=1e-4)
+    train = torch.cat([data.train_set.images, data.val_set.images])
+    assert train.float().mean().item() / 255 == pytest.approx(0.1307, abs=1e-4)
+    assert torch.equal(data.test_set.labels.unique(), torch.arange(10))
