@@ -120,16 +120,16 @@ def fit(weight: Tensor, m1: int, m2: int) -> Factors:
     return u, sigma * scale, v
 
 
-def draw(p: int, q: int, m1: int, m2: int, sigma: float) -> Factors:
-    """Draws U and V at random (see :func:`haar_reflectors`) around σ all equal; float64 on the CPU.
+def draw(p: int, q: int, m1: int, m2: int, sigma: Tensor) -> Factors:
+    """Draws U and V at random (see :func:`haar_reflectors`) around σ (k,); float64 on the CPU.
 
     Example:
+        >>> import torch
         >>> from spectral_param.fitting import draw
-        >>> [t.shape for t in draw(5, 3, 2, 2, sigma=1.0)]
+        >>> [t.shape for t in draw(5, 3, 2, 2, sigma=torch.ones(3))]
         [torch.Size([5, 2]), torch.Size([3]), torch.Size([3, 2])]
     """
-    level = torch.full((min(p, q),), sigma, dtype=torch.float64)
-    return haar_reflectors(p, m1), level, haar_reflectors(q, m2)
+    return haar_reflectors(p, m1), sigma.double(), haar_reflectors(q, m2)
 
 
 # ----------------------------------------------------------------------------------------------- Householder reduction

@@ -125,14 +125,15 @@ def _apply(reflectors: Tensor, x: Tensor | None, *, transpose: bool, columns: in
         batch = torch.broadcast_shapes(batch, x.shape[:-2])
         x = _one_batch_dim(x, batch)
     reflectors = _one_batch_dim(reflectors, batch)
-    if _traced_or_transformed():
+    if traced_or_transformed():
         out = _apply_plainly(reflectors, x, transpose, columns)
     else:
         out = _ReflectorProduct.apply(reflectors, x, transpose, columns)
     return out.reshape(*batch, *out.shape[-2:]) if len(batch) > 1 else out
 
 
-def _traced_or_transformed() -> bool:
+def traced_or_transformed() -> bool:
+    """Whether something other than eager autograd looks on: a compiler, a functorch transform, forward-mode AD."""
     return (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()

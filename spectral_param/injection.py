@@ -12,6 +12,7 @@ learns
 from __future__ import annotations
 
 import copy
+import functools
 import re
 import warnings
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+
+from spectral_param.access import fill, one_evaluation, weight_property
+from spectral_param.loading import load_plain_weights
 
 if TYPE_CHECKING:
     from spectral_param.parametrization import SVDParametrization
@@ -34,9 +38,10 @@ def install(
     start: Sequence[Tensor],
 ) -> None:
     """Puts the parametrization in the weight's place, its factors beginning at ``start``."""
-    order = _parameter_order(module)
+    weight = module._parameters[tensor_name]
+    parametrization.__dict__["parameter_order"] = _parameter_order(module)
     _register(module, tensor_name, parametrization, start)
-    parametrization.__dict__["parameter_order"] = order
+    _carry_over(weight, parametrization.factors)
     _equip(module, tensor_name)
     if isinstance(module, nn.RNNBase):
         module._init_flat_weights()  # lets go of the old weight
@@ -47,8 +52,9 @@ def uninstall(module: nn.Module, tensor_name: str) -> None:
     held = parametrization_lists(module)[tensor_name]
     order = held[0].parameter_order
     trained = any(p.requires_grad for p in held.parameters(recurse=False))
-    with torch.no_grad(), torch.inference_mode(False):
-        value = nn.Parameter(getattr(module, tensor_name).detach().clone(), requires_grad=trained)
+    with torch.inference_mode(False), torch.no_grad():
+        value = nn.Parameter(held().detach().clone(), requires_grad=trained)
+    value.__dict__.update(held[0].factors[0].__dict__)
     delattr(type(module), tensor_name)
     del parametrization_lists(module)[tensor_name]
     module.register_parameter(tensor_name, value)
@@ -76,6 +82,16 @@ def qualified_name(list_name: str) -> str:
         'fc.weight'
     """
     return _WRAPPERS.sub("", list_name).replace("parametrizations.", "")
+
+
+def _carry_over(weight: Any, factors: Sequence[Tensor]) -> None:
+    """Attributes that users put on the parameter, such as a mark for the optimizer; what cannot come along is named."""
+    for factor in factors:
+        factor.__dict__.update(weight.__dict__)
+    hooks = weight._backward_hooks or weight._post_accumulate_grad_hooks
+    for name, there in (("gradient", weight.grad is not None), ("hooks", bool(hooks))):
+        if there:
+            warnings.warn(f"the {name} of the weight cannot be carried over to its factors.", stacklevel=4)
 
 
 def _parameter_order(module: nn.Module) -> tuple[str, ...]:
@@ -107,38 +123,25 @@ def _register(
 def _equip(module: nn.Module, tensor_name: str) -> None:
     """Teaches the class that torch made for this module."""
     cls: Any = type(module)
-    stock = getattr(cls, tensor_name)
-    setattr(cls, tensor_name, property(stock.fget, _assigning(tensor_name)))
+    setattr(cls, tensor_name, weight_property(tensor_name, getattr(cls, tensor_name).fget))
     if "__reduce_ex__" in cls.__dict__:
         return
     base = cls.__bases__[0]
     _teach_copying(cls, base)
+    cls.forward = one_evaluation(base.forward)
+    cls._load_from_state_dict = functools.partialmethod(load_plain_weights, base)
+    cls.__prepare_scriptable__ = _refuse_to_script
     if hasattr(base, "reset_parameters"):
-        cls.reset_parameters = lambda self: _reset_parameters(self, base)
+        cls.reset_parameters = functools.partialmethod(_reset_parameters, base)
     if issubclass(base, nn.RNNBase):
         _teach_recurrence(cls, base)
 
 
-def _assigning(tensor_name: str) -> Any:
-    def assign(self: Any, value: Tensor) -> None:
-        held = self.parametrizations[tensor_name]
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{tensor_name}: expected a tensor, got {type(value).__name__}.")
-        with torch.no_grad():
-            for later in reversed(list(held)[1:]):
-                value = later.right_inverse(value)
-            _fill(held, held[0].right_inverse(value))
-        if isinstance(self, nn.RNNBase):
-            self._init_flat_weights()
-
-    return assign
-
-
-def _fill(held: parametrize.ParametrizationList, factors: Sequence[Tensor]) -> None:
-    """In place, so that optimizers, hooks and wrappers keep their hold on the factors."""
-    with torch.no_grad():
-        for i, factor in enumerate(factors):
-            getattr(held, f"original{i}").copy_(factor)
+def _refuse_to_script(self: nn.Module) -> None:
+    raise RuntimeError(
+        "torch.jit.script does not read computed weights: fold them into plain ones first, with "
+        "remove_svd_parametrization(model)."
+    )
 
 
 # --------------------------------------------------------------------------------------------------- copying, pickling
@@ -189,7 +192,7 @@ def _reset_parameters(module: nn.Module, base: Any) -> None:
         for name, weight in weights.items():
             first = lists[name][0]
             if hasattr(first, "starting_factors"):
-                _fill(lists[name], first.starting_factors(weight))
+                fill(lists[name], first.starting_factors(weight))
             else:
                 setattr(module, name, weight.detach())
 
@@ -197,16 +200,21 @@ def _reset_parameters(module: nn.Module, base: Any) -> None:
 # ----------------------------------------------------------------------------------------------------------- recurrence
 
 
+def _no_weight() -> None:
+    """A reference to a weight that is gone: the plain class, should it come back, then reads its weights anew."""
+
+
 def _teach_recurrence(cls: Any, base: Any) -> None:
     """``_flat_weights`` is filled at the start of a forward and emptied at its end, whatever happens between."""
 
     def forget(self: Any) -> None:
         self._flat_weights = [None] * len(self._flat_weights_names)
-        self._flat_weight_refs = [None] * len(self._flat_weights_names)
+        self._flat_weight_refs = [_no_weight] * len(self._flat_weights_names)
 
     def read(self: Any) -> None:
         self._flat_weights = [getattr(self, name) for name in self._flat_weights_names]
 
+    @functools.wraps(base.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return base.forward(self, *args, **kwargs)
@@ -215,6 +223,6 @@ def _teach_recurrence(cls: Any, base: Any) -> None:
 
     cls._init_flat_weights = forget
     cls._update_flat_weights = read
-    cls.forward = forward
+    cls.forward = one_evaluation(forward)
     cls.flatten_parameters = lambda self: None
     cls.__getstate__ = lambda self: {k: v for k, v in self.__dict__.items() if k != "_flat_weight_refs"}

@@ -11,9 +11,11 @@ from torch.nn.functional import pad
 
 from spectral_param import fitting
 from spectral_param.factorization import svd_weight
+from spectral_param.frozen import kept_columns, stands_still
 from spectral_param.householder import householder_apply, normalized
+from spectral_param.matrices import Matrices
 from spectral_param.sigma import SigmaMap
-from spectral_param.trapezoid import pack, unpack
+from spectral_param.trapezoid import pack, packed_size, unpack
 
 _APPROXIMATE = 1e-3  # relative error of a fit from which the user is told
 
@@ -28,8 +30,7 @@ class SVDParametrization(nn.Module):
     Made by :func:`register_svd_parametrization` and found again by :func:`svd_parametrizations`.
 
     Attributes:
-        shape: (p, q), rows and columns of one block.
-        chunks: how many blocks are stacked along dim 0.
+        matrices: how the weight is read as ``chunks`` blocks p×q.
         reflectors: (m₁, m₂), how many for U and for V.
         sigma_map: the σ map.
         init: how it starts, at registration and when the module's ``reset_parameters`` is called.
@@ -45,20 +46,29 @@ class SVDParametrization(nn.Module):
 
     def __init__(
         self,
-        weight: Tensor,
+        matrices: Matrices,
         reflectors: tuple[int, int],
         sigma_map: SigmaMap,
-        chunks: int,
+        *,
         init: str,
+        dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self.weight_shape = weight.shape
-        self.shape = (weight.shape[0] // chunks, weight.shape[1])
-        self.chunks = chunks
+        self.matrices = matrices
         self.reflectors = reflectors
         self.sigma_map = sigma_map
         self.init = init
-        self.dtype = weight.dtype
+        self.dtype = dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(p, q), rows and columns of one block."""
+        return self.matrices.p, self.matrices.q
+
+    @property
+    def chunks(self) -> int:
+        """How many blocks the weight has, each with its own SVD."""
+        return self.matrices.count
 
     # ----------------------------------------------------------------------------------------------------- evaluation
 
@@ -68,13 +78,34 @@ class SVDParametrization(nn.Module):
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
                 return self.forward(*factors)
-        u, sigma, v = self._dense(factors)
+        blocks = self._blocks(factors)
         half = factors[0].dtype.itemsize < 4  # a strategy of mixed precision hands factors in its own dtype
-        dtype = factors[0].dtype if half else self.dtype
-        return svd_weight(u, sigma, v, *self.shape).reshape(self.weight_shape).to(dtype)
+        return self.matrices.to_weight(blocks).to(factors[0].dtype if half else self.dtype)
+
+    def _blocks(self, factors: Sequence[Tensor]) -> Tensor:
+        if not self._turns_stand_still(factors):
+            u, sigma, v = self._dense(factors)
+            return svd_weight(u, sigma, v, *self.shape)
+        left, right = self._kept_turns(factors)
+        return (left * self._sigma(factors).unsqueeze(-2)) @ right.mT
+
+    def _turns_stand_still(self, factors: Sequence[Tensor]) -> bool:
+        place_u, _, place_v = self._places
+        return all(stands_still(factors[place]) for place in (place_u, place_v) if place >= 0)
+
+    def _kept_turns(self, factors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """U[:, :k] and V[:, :k], which are not trained."""
+        k = min(self.shape)
+        turns = []
+        for place, n, m in zip(self._places[::2], self.shape, self.reflectors, strict=True):
+            if place < 0:
+                turns.append(torch.eye(n, k, device=factors[0].device, dtype=self._sigma(factors).dtype))
+            else:
+                turns.append(kept_columns(factors[place], n, m, k))
+        return turns[0], turns[1]
 
     def product(self, x: Tensor, *factors: Tensor) -> Tensor:
-        """``W x`` without building W, for columns x (q, b): (chunks · p, b) in float32 or float64, never under autocast."""
+        """``W x``, (chunks · p, b) for columns x (q, b), without building W; in float32 or float64, never autocast."""
         device = factors[0].device.type
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
@@ -85,7 +116,7 @@ class SVDParametrization(nn.Module):
         turned = x if v is None else householder_apply(v, x, transpose=True)
         scaled = pad(sigma.unsqueeze(-1) * turned[..., :k, :], (0, 0, 0, p - k))
         y = scaled if u is None else householder_apply(u, scaled)
-        return y.reshape(self.weight_shape[0], x.shape[-1])
+        return y.flatten(end_dim=-2)
 
     def right_inverse(self, weight: Tensor) -> list[Tensor]:
         """Finds the trained tensors for a weight: see :func:`spectral_param.fitting.fit`.
@@ -94,23 +125,26 @@ class SVDParametrization(nn.Module):
             UserWarning: if too few reflectors or the range of the σ map keep W from being met.
         """
         self.check_weight(weight)
-        blocks = weight.detach().reshape(self.chunks, *self.shape)
+        blocks = self.matrices.of(weight.detach())
         factors = _stack([fitting.fit(block, *self.reflectors) for block in blocks])
         self._warn_of_differences(blocks, factors)
         return self._pack(factors, like=weight)
 
     def starting_factors(self, weight: Tensor) -> list[Tensor]:
         """The trained tensors at registration: those of ``weight``, or random U and V around the map's start."""
+        if weight.is_meta:  # shapes alone, for a checkpoint or reset_parameters to fill
+            return self._shaped_like_factors(weight)
         if self.init == "weight":
             return self.right_inverse(weight)
-        start = self.sigma_map.start
-        blocks = [fitting.draw(*self.shape, *self.reflectors, sigma=start) for _ in range(self.chunks)]
+        start = torch.as_tensor(self.sigma_map.start, dtype=torch.float64, device="cpu")
+        levels = start.expand(self.chunks, min(self.shape))
+        blocks = [fitting.draw(*self.shape, *self.reflectors, sigma=level) for level in levels]
         return self._pack(_stack(blocks), like=weight)
 
     def check_weight(self, weight: Tensor) -> None:
         """Raises ``ValueError`` for a weight of another shape, or with NaN or infinity in it."""
-        if weight.shape != self.weight_shape:
-            expected = tuple(self.weight_shape)
+        expected = self.matrices.weight_shape
+        if tuple(weight.shape) != expected:
             raise ValueError(f"weight: expected shape {expected}, got {tuple(weight.shape)}.")
         if not torch.isfinite(weight).all():
             raise ValueError("weight: expected finite values, got NaN or infinity.")
@@ -126,7 +160,7 @@ class SVDParametrization(nn.Module):
     @property
     def sigma(self) -> Tensor:
         """σ with its sign, differentiable: (k,), or (chunks, k)."""
-        return self._dense(self.factors)[1]
+        return self._sigma(self.factors)
 
     @property
     def u(self) -> Tensor | None:
@@ -168,6 +202,12 @@ class SVDParametrization(nn.Module):
                 f"min, max: {self.sigma_map} reaches σ from {reach[0]} to {reach[1]}, none of them in [{low}, {high}]."
             )
 
+    def freeze_all_but_(self, part: str) -> None:
+        """Lets only ``"sigma"`` or only ``"reflectors"`` be trained; ``"all"`` freezes nothing."""
+        for place, name in zip(self._places, ("reflectors", "sigma", "reflectors"), strict=True):
+            if place >= 0 and part not in ("all", name):
+                self.factors[place].requires_grad_(False)
+
     @torch.no_grad()
     def renormalize_(self) -> None:
         """Gives every reflector unit length, in place; W changes by rounding alone."""
@@ -193,12 +233,15 @@ class SVDParametrization(nn.Module):
         """Reflectors with their zeros, and σ, in float32 or float64."""
         tensors = [f.float() if f.dtype.itemsize < 4 else f for f in factors]
         (p, q), (m1, m2) = self.shape, self.reflectors
-        place_u, place_sigma, place_v = self._places
+        place_u, _, place_v = self._places
         u = unpack(tensors[place_u], p, m1) if m1 else None
         v = unpack(tensors[place_v], q, m2) if m2 else None
-        sigma_shape = (*self._lead, min(p, q))
-        raw = tensors[place_sigma] if self.sigma_map.trained else tensors[0].new_empty(sigma_shape)
-        return u, self.sigma_map(raw), v
+        return u, self._sigma(factors), v
+
+    def _sigma(self, factors: Sequence[Tensor]) -> Tensor:
+        place = self._places[1]
+        raw = factors[place] if place >= 0 else factors[0].new_empty(*self._lead, min(self.shape))
+        return self.sigma_map(raw.float() if raw.dtype.itemsize < 4 else raw)
 
     def _pack(self, factors: fitting.Factors, like: Tensor) -> list[Tensor]:
         u, sigma, v = (f if self.chunks > 1 else f[0] for f in factors)
@@ -208,6 +251,16 @@ class SVDParametrization(nn.Module):
             dtype = self.factors[0].dtype
         parts = [pack(u), raw, pack(v)]
         return [part.to(like.device, dtype) for part, place in zip(parts, self._places, strict=True) if place >= 0]
+
+    def _shaped_like_factors(self, weight: Tensor) -> list[Tensor]:
+        (p, q), (m1, m2) = self.shape, self.reflectors
+        sizes = packed_size(p, m1), min(p, q), packed_size(q, m2)
+        dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
+        return [
+            torch.empty(*self._lead, size, device=weight.device, dtype=dtype)
+            for size, place in zip(sizes, self._places, strict=True)
+            if place >= 0
+        ]
 
     def _warn_of_differences(self, blocks: Tensor, factors: fitting.Factors) -> None:
         u, sigma, v = factors

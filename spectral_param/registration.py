@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parametrize
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from spectral_param import injection
+from spectral_param.holders import check_sole_holder
+from spectral_param.matrices import matrices_of
 from spectral_param.parametrization import SVDParametrization
 from spectral_param.sigma import SigmaMap, Unconstrained
 
@@ -21,6 +24,7 @@ def register_svd_parametrization(
     sigma: SigmaMap | None = None,
     chunks: int = 1,
     init: str = "weight",
+    train: str = "all",
 ) -> nn.Module:
     r"""Keeps a weight as ``W = U diag(σ) Vᵀ``, U and V products of Householder reflectors (Eqs. 7 and 8 of the paper).
 
@@ -32,13 +36,17 @@ def register_svd_parametrization(
 
     Args:
         module: the module that owns the weight.
-        tensor_name: name of a two-dimensional parameter of ``module``.
+        tensor_name: name of a parameter of ``module``: a matrix, the kernel of a convolution, read as
+            (out, in·kh·kw), or the weight of a bilinear layer, a matrix for each output.
         reflectors: how many reflectors turn U and V. ``None``: min(p, q) each, which reaches every matrix; an int m,
             1 ≤ m ≤ min(p, q): m each; a pair ``(m1, m2)``, where one may be 0: that side is the identity.
         sigma: a σ map, copied; ``None``: :class:`~spectral_param.Unconstrained`.
-        chunks: blocks stacked along dim 0, each with its own SVD: 4 for the gates of an LSTM, 3 for those of a GRU.
+        chunks: blocks stacked along dim 0, each with its own SVD: 4 for the gates of an LSTM, 3 for those of a GRU and
+            for ``in_proj_weight`` of attention, ``groups`` for a convolution in groups.
         init: ``"weight"``: start from the present weight, exactly where all reflectors are there and σ is in the
             map's range. ``"orthogonal"``: draw U and V at random, σ at the map's start (1 for ``Unconstrained``).
+        train: ``"all"``; ``"sigma"``: σ alone, U and V frozen and built once; ``"reflectors"``: U and V alone. A weight
+            that does not require a gradient gives factors that do not either.
 
     Returns:
         ``module``.
@@ -46,8 +54,8 @@ def register_svd_parametrization(
     Raises:
         TypeError: if ``module`` is no module, ``tensor_name`` no string, ``sigma`` no σ map, the weight not
             of a real floating dtype, or a count no integer.
-        ValueError: if there is no such parameter, it has not two dimensions, is parametrized already, is not finite, or
-            a number is out of range. The module is then as it was.
+        ValueError: if there is no such parameter, it is no matrix, is parametrized already, tied to another, sharded or
+            not finite, or a number is out of range. The module is then as it was.
 
     Warns:
         UserWarning: if σ of the weight lie outside the map's range, or too few reflectors change it by more than 0.1 %.
@@ -68,15 +76,23 @@ def register_svd_parametrization(
         torch.Size([4, 16])
     """
     weight = _parameter(module, tensor_name)
-    _check_chunks(chunks, weight)
-    p, q = weight.shape[0] // chunks, weight.shape[1]
+    if isinstance(chunks, bool) or not isinstance(chunks, int):
+        raise TypeError(f"chunks: expected an integer, got {type(chunks).__name__}.")
+    matrices = matrices_of(module, weight, chunks)
     if sigma is not None and not isinstance(sigma, SigmaMap):
         raise TypeError(f"sigma: expected a σ map or None, got {type(sigma).__name__}.")
     if init not in ("weight", "orthogonal"):
         raise ValueError(f"init: expected 'weight' or 'orthogonal', got {init!r}.")
+    if train not in ("all", "sigma", "reflectors"):
+        raise ValueError(f"train: expected 'all', 'sigma' or 'reflectors', got {train!r}.")
+    k = min(matrices.p, matrices.q)
     sigma_map = Unconstrained() if sigma is None else copy.deepcopy(sigma)
-    parametrization = SVDParametrization(weight, _counts(reflectors, min(p, q)), sigma_map, chunks, init)
+    sigma_map.check(k, matrices.count)
+    if train == "sigma" and not sigma_map.trained:
+        raise ValueError(f"train: 'sigma' leaves nothing to train with {sigma_map}.")
+    parametrization = SVDParametrization(matrices, _counts(reflectors, k), sigma_map, init=init, dtype=weight.dtype)
     injection.install(module, tensor_name, parametrization, parametrization.starting_factors(weight))
+    parametrization.freeze_all_but_(train)
     return module
 
 
@@ -184,6 +200,8 @@ def _parameter(module: nn.Module, tensor_name: str) -> nn.Parameter:
         raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is parametrized already.")
     if tensor_name in module._buffers:
         raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a buffer, expected a parameter.")
+    if module._parameters.get(tensor_name) is not None:
+        check_sole_holder(module, tensor_name)
     weight = module._parameters.get(tensor_name)
     if weight is None:
         names = ", ".join(n for n, p in module._parameters.items() if p is not None) or "none"
@@ -192,18 +210,10 @@ def _parameter(module: nn.Module, tensor_name: str) -> nn.Parameter:
         raise ValueError(f"tensor_name: {tensor_name!r} of {owner} has no shape before the first forward.")
     if not weight.dtype.is_floating_point:
         raise TypeError(f"tensor_name: expected a real floating dtype, got {weight.dtype}.")
-    if weight.dim() != 2 or weight.numel() == 0:
-        raise ValueError(
-            f"tensor_name: expected a two-dimensional {tensor_name!r} with entries, got shape {tuple(weight.shape)}."
-        )
+    if is_traceable_wrapper_subclass(weight):
+        kind = type(weight).__name__
+        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a {kind}; register before sharding.")
     return weight
-
-
-def _check_chunks(chunks: int, weight: Tensor) -> None:
-    if isinstance(chunks, bool) or not isinstance(chunks, int):
-        raise TypeError(f"chunks: expected an integer, got {type(chunks).__name__}.")
-    if chunks < 1 or weight.shape[0] % chunks:
-        raise ValueError(f"chunks: expected a divisor of {weight.shape[0]}, the rows of the weight, got {chunks}.")
 
 
 def _counts(reflectors: int | tuple[int, int] | None, k: int) -> tuple[int, int]:

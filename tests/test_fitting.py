@@ -108,7 +108,7 @@ def test_drawn_matrices_are_uniform():
 
 
 def test_drawn_factors_have_the_level_asked_for():
-    u, sigma, v = draw(6, 4, 2, 3, sigma=0.5)
+    u, sigma, v = draw(6, 4, 2, 3, sigma=torch.full((4,), 0.5))
     torch.testing.assert_close(torch.linalg.svdvals(svd_product(u, sigma, v)), sigma)
     assert sigma.unique().tolist() == [0.5]
 

@@ -214,7 +214,7 @@ def registered():
             ValueError,
             "tensor_name: .* has no parameter 'wieght'; it has weight, bias",
         ),
-        (linear, {"tensor_name": "bias"}, ValueError, "tensor_name: expected a two-dimensional 'bias'"),
+        (linear, {"tensor_name": "bias"}, ValueError, "tensor_name: expected a weight of two dimensions or more"),
         (linear, {"tensor_name": 3}, TypeError, "tensor_name: expected a string"),
         (lambda: "linear", {}, TypeError, "module: expected a torch.nn.Module"),
         (registered, {}, ValueError, "tensor_name: 'weight' .* is parametrized already"),

@@ -1,5 +1,6 @@
 """Layers built around an SVD parametrization."""
 
 from spectral_param.nn.spectral_rnn import SpectralRNN
+from spectral_param.nn.svd_linear import SVDLinear
 
-__all__ = ["SpectralRNN"]
+__all__ = ["SVDLinear", "SpectralRNN"]

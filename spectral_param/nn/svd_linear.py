@@ -1,0 +1,175 @@
+"""A linear layer whose weight is never built: V, σ and U are applied to the input in turn."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param.injection import parametrization_lists
+from spectral_param.registration import is_registered, register_svd_parametrization
+from spectral_param.sigma import SigmaMap
+
+_Linear = TypeVar("_Linear", bound=nn.Linear)
+
+
+class SVDLinear(nn.Linear):
+    """``y = U diag(σ) Vᵀ x + b``, called like ``nn.Linear``: x is turned by V, scaled, and turned by U.
+
+    For p outputs, q inputs and a batch of B that is about ``2B (m₁p + m₂q)`` multiplications, against ``Bpq`` and the
+    building of W for a registered ``nn.Linear``: cheaper for few reflectors and small batches. All else is as for a
+    layer with a registered weight: ``weight`` reads as W and may be assigned to, clipped, and folded back.
+
+    Computed in float32, or float64 for a float64 layer, and given back in the dtype that ``nn.Linear`` would give.
+
+    Initial values: U and V random, σ at the map's start (see ``init``); b uniform in ±1/√in_features, as in
+    ``nn.Linear``.
+
+    Args:
+        in_features: q, size of an input.
+        out_features: p, size of an output.
+        bias: whether there is b.
+        device: as in ``nn.Linear``.
+        dtype: as in ``nn.Linear``.
+        reflectors: see :func:`~spectral_param.register_svd_parametrization`.
+        sigma: σ map; ``None``: :class:`~spectral_param.Unconstrained`.
+        init: ``"orthogonal"``: random U and V; ``"weight"``: those of a W drawn as in ``nn.Linear``.
+
+    Attributes:
+        weight: W, (out_features, in_features), computed from its factors when it is read.
+        bias: b, (out_features,), or ``None``.
+
+    Raises:
+        TypeError, ValueError: as :func:`~spectral_param.register_svd_parametrization`.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param import Band, spectral_norm
+        >>> from spectral_param.nn import SVDLinear
+        >>> layer = SVDLinear(300, 200, reflectors=8, sigma=Band(0.1))
+        >>> layer(torch.randn(5, 7, 300)).shape
+        torch.Size([5, 7, 200])
+        >>> spectral_norm(layer).item()
+        1.0
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        reflectors: int | tuple[int, int] | None = None,
+        sigma: SigmaMap | None = None,
+        init: str = "orthogonal",
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        register_svd_parametrization(self, reflectors=reflectors, sigma=sigma, init=init)
+
+    @classmethod
+    def from_linear(
+        cls,
+        linear: nn.Linear,
+        *,
+        reflectors: int | tuple[int, int] | None = None,
+        sigma: SigmaMap | None = None,
+    ) -> SVDLinear:
+        """Makes a layer that computes what ``linear`` does, sharing no memory with it.
+
+        Exact with all reflectors and σ in the map's range; otherwise as near as
+        :func:`~spectral_param.register_svd_parametrization` comes.
+
+        Args:
+            linear: any ``nn.Linear``, which stays as it is.
+            reflectors: as for the class.
+            sigma: as for the class.
+
+        Returns:
+            The layer, on the device and in the dtype of ``linear``, trained and frozen where it is.
+
+        Raises:
+            TypeError: if ``linear`` is no ``nn.Linear``.
+
+        Example:
+            >>> import torch
+            >>> from spectral_param.nn import SVDLinear
+            >>> linear, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
+            >>> torch.allclose(SVDLinear.from_linear(linear)(x), linear(x), atol=1e-5)
+            True
+        """
+        if not isinstance(linear, nn.Linear):
+            raise TypeError(f"linear: expected a torch.nn.Linear, got {type(linear).__name__}.")
+        layer = _plain_copy(linear, cls)
+        register_svd_parametrization(layer, reflectors=reflectors, sigma=sigma)
+        return layer
+
+    def to_linear(self) -> nn.Linear:
+        """Makes an ``nn.Linear`` with the present W and b, sharing no memory with this layer.
+
+        Example:
+            >>> from spectral_param.nn import SVDLinear
+            >>> SVDLinear(4, 3).to_linear()
+            Linear(in_features=4, out_features=3, bias=True)
+        """
+        return _plain_copy(self, nn.Linear)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Applies the layer.
+
+        Args:
+            input: (…, in_features) in the dtype of the layer; under autocast as ``nn.Linear`` takes it.
+
+        Returns:
+            (…, out_features).
+
+        Raises:
+            ValueError: if the last dimension does not fit.
+            TypeError: if the dtype does not.
+        """
+        if not _is_svd_alone(self):
+            return super().forward(input)
+        if input.dim() == 0 or input.shape[-1] != self.in_features:
+            raise ValueError(f"input: expected (…, {self.in_features}), got {tuple(input.shape)}.")
+        held = parametrization_lists(self)["weight"]
+        factors = [getattr(held, f"original{i}") for i in range(held.ntensors)]
+        half = factors[0].dtype.itemsize < 4
+        dtype = _output_dtype(input, factors[0].dtype if half else held[0].dtype)
+        columns = input.reshape(-1, self.in_features).mT
+        output = held[0].product(columns, *factors).mT
+        if self.bias is not None:
+            output = output + self.bias
+        return output.to(dtype).contiguous().view(*input.shape[:-1], self.out_features)
+
+
+def _is_svd_alone(layer: nn.Module) -> bool:
+    """Whether the weight is an SVD with no other parametrization on top."""
+    return is_registered(layer, "weight") and len(parametrization_lists(layer)["weight"]) == 1
+
+
+def _output_dtype(input: Tensor, weight_dtype: torch.dtype) -> torch.dtype:
+    """What ``nn.Linear`` would answer in, autocast or not, or its refusal."""
+    device = input.device.type
+    if torch.is_autocast_enabled(device) and all(_lowered(dtype) for dtype in (input.dtype, weight_dtype)):
+        return torch.get_autocast_dtype(device)
+    if input.dtype != weight_dtype:
+        raise TypeError(f"input: expected the dtype of the layer, {weight_dtype}, got {input.dtype}.")
+    return weight_dtype
+
+
+def _lowered(dtype: torch.dtype) -> bool:
+    """Whether autocast takes tensors of this dtype for its own."""
+    return dtype.is_floating_point and dtype != torch.float64
+
+
+def _plain_copy(linear: nn.Linear, cls: type[_Linear]) -> _Linear:
+    """A ``cls`` with the values of ``linear`` and nothing registered."""
+    layer = cls.__new__(cls)
+    nn.Linear.__init__(layer, linear.in_features, linear.out_features, linear.bias is not None, device="meta")
+    trained = any(p.requires_grad for name, p in linear.named_parameters() if name != "bias")
+    layer.weight = nn.Parameter(linear.weight.detach().clone(), requires_grad=trained)
+    if linear.bias is not None:
+        layer.bias = nn.Parameter(linear.bias.detach().clone(), requires_grad=linear.bias.requires_grad)
+    return layer.train(linear.training)

@@ -1,0 +1,108 @@
+"""Levels that bound σ: one number for all of them, or a tensor with one for each."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+Level = float | Tensor
+"""A number, or a tensor (k,) or (chunks, k)."""
+
+
+def finite(name: str, level: Level) -> Level:
+    """Checks a level and makes it a float, or a tensor of its own in float32 or float64.
+
+    Raises:
+        TypeError: if it is neither a number nor a floating tensor.
+        ValueError: if it is not finite, or has more than two dimensions.
+
+    Example:
+        >>> from spectral_param.sigma.level import finite
+        >>> finite("radius", 1)
+        1.0
+    """
+    if isinstance(level, Tensor) and level.dim() > 0:
+        if not level.dtype.is_floating_point:
+            raise TypeError(f"{name}: expected a number or a floating tensor, got {level.dtype}.")
+        if level.dim() > 2:
+            raise ValueError(f"{name}: expected a number, or a tensor (k,) or (chunks, k), got {tuple(level.shape)}.")
+        level = level.detach().to(torch.promote_types(level.dtype, torch.float32), copy=True)
+        if not holds(torch.isfinite(level)):
+            raise ValueError(f"{name}: expected finite numbers, got {level}.")
+        return level
+    if isinstance(level, Tensor):
+        level = level.item()
+    if isinstance(level, bool) or not isinstance(level, (int, float)):
+        raise TypeError(f"{name}: expected a number or a floating tensor, got {type(level).__name__}.")
+    if not math.isfinite(level):
+        raise ValueError(f"{name}: expected a finite number, got {level}.")
+    return float(level)
+
+
+def holds(condition: bool | Tensor) -> bool:
+    """Whether a condition on levels holds for every σ; true on the meta device, where nothing is known.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.sigma.level import holds
+        >>> holds(torch.tensor([1.0, -1.0]) > 0)
+        False
+    """
+    if isinstance(condition, Tensor):
+        return condition.is_meta or bool(condition.all())
+    return condition
+
+
+def hold(module: nn.Module, **levels: Level) -> None:
+    """Keeps levels as attributes, those that are tensors as buffers, so that they move and are saved with the module.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.sigma.level import hold
+        >>> module = torch.nn.Module()
+        >>> hold(module, low=0.0, high=torch.ones(2))
+        >>> module.low, list(module.state_dict())
+        (0.0, ['high'])
+    """
+    for name, level in levels.items():
+        if isinstance(level, Tensor):
+            module.register_buffer(name, level)
+        else:
+            setattr(module, name, level)
+
+
+def beside(level: Level, tensor: Tensor) -> Level:
+    """The level in the dtype of a tensor, on its device, and over its device mesh where it is a ``DTensor``.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.sigma.level import beside
+        >>> beside(torch.ones(2), torch.zeros(2, dtype=torch.float64)).dtype
+        torch.float64
+    """
+    if not isinstance(level, Tensor):
+        return level
+    level = level.to(tensor.device, tensor.dtype)
+    if hasattr(tensor, "device_mesh"):
+        from torch.distributed.tensor import DTensor, Replicate
+
+        mesh = tensor.device_mesh
+        return DTensor.from_local(level, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return level
+
+
+def said(level: Level) -> str:
+    """A level in few words.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.sigma.level import said
+        >>> said(0.1), said(torch.tensor([1.0, 0.25, 2.0]))
+        ('0.1', '[3 values, 0.25 to 2]')
+    """
+    if not isinstance(level, Tensor):
+        return str(level)
+    span = "" if level.is_meta else f", {level.min():.4g} to {level.max():.4g}"
+    return f"[{level.numel()} values{span}]"
