@@ -10,30 +10,55 @@ from spectral_param.editing import (
     renormalize_reflectors_,
     spectral_penalty,
 )
+from spectral_param.linear_algebra import SVD, inverse, pinv, solve, svd
+from spectral_param.optimizers import add_factors_, parameter_groups
 from spectral_param.parametrization import SVDParametrization
 from spectral_param.registration import (
     register_svd_parametrization,
     remove_svd_parametrization,
     svd_parametrizations,
 )
-from spectral_param.sigma import Band, Fixed, SigmaMap, Unconstrained
-from spectral_param.spectrum import singular_values, spectral_margin, spectral_norm
+from spectral_param.sigma import Band, Bounded, Fixed, Interval, Positive, SigmaMap, Unconstrained
+from spectral_param.spectrum import (
+    condition_number,
+    log_abs_det,
+    singular_values,
+    spectral_margin,
+    spectral_norm,
+)
+from spectral_param.table import spectral_table
+from spectral_param.whole_model import RegistrationReport, register_all
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "SVD",
     "Band",
+    "Bounded",
     "Fixed",
+    "Interval",
+    "Positive",
+    "RegistrationReport",
     "SVDParametrization",
     "SigmaMap",
     "Unconstrained",
+    "add_factors_",
     "clip_singular_values_",
+    "condition_number",
+    "inverse",
+    "log_abs_det",
+    "parameter_groups",
+    "pinv",
+    "register_all",
     "register_svd_parametrization",
     "remove_svd_parametrization",
     "renormalize_reflectors_",
     "singular_values",
+    "solve",
     "spectral_margin",
     "spectral_norm",
     "spectral_penalty",
+    "spectral_table",
+    "svd",
     "svd_parametrizations",
 ]

@@ -15,6 +15,7 @@ from spectral_param.frozen import kept_columns, stands_still
 from spectral_param.householder import householder_apply, normalized
 from spectral_param.matrices import Matrices
 from spectral_param.sigma import SigmaMap
+from spectral_param.sigma.level import beside, holds, said
 from spectral_param.trapezoid import pack, packed_size, unpack
 
 _APPROXIMATE = 1e-3  # relative error of a fit from which the user is told
@@ -110,6 +111,9 @@ class SVDParametrization(nn.Module):
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
                 return self.product(x, *factors)
+        if self._turns_stand_still(factors):
+            left, right = self._kept_turns(factors)
+            return (left @ (self._sigma(factors).unsqueeze(-1) * (right.mT @ x.to(right.dtype)))).flatten(end_dim=-2)
         u, sigma, v = self._dense(factors)
         p, k = self.shape[0], min(self.shape)
         x = x.to(sigma.dtype)
@@ -178,6 +182,8 @@ class SVDParametrization(nn.Module):
     def clip_(self, low: float, high: float) -> None:
         """Moves every singular value |σ| into [low, high], in place; the others keep their bits.
 
+        σ keeps its sign unless the map reaches [low, high] with the other alone.
+
         Raises:
             ValueError: if no σ that the map can reach lies in there.
         """
@@ -185,22 +191,29 @@ class SVDParametrization(nn.Module):
         if not self.sigma_map.trained:
             return
         raw = self.factors[self._places[1]]
-        sigma = self.sigma_map(raw)
-        clipped = sigma.abs().clamp(low, high).copysign(sigma)
-        outside = clipped != sigma
-        raw.copy_(torch.where(outside, self.sigma_map.inverse(clipped), raw))
+        sigma = self._sigma(self.factors)
+        size = sigma.abs().clamp(low, high)
+        signed = size.copysign(sigma)
+        as_positive, as_negative = (beside(side, sigma) for side in self._reaches(low, high))
+        keeps_sign = torch.where(sigma.signbit(), as_negative, as_positive)
+        clipped = self.sigma_map.inverse(torch.where(keeps_sign.bool(), signed, -signed))
+        raw.copy_(torch.where(size == sigma.abs(), raw, clipped.to(raw.dtype)))
 
     def check_clip(self, low: float, high: float) -> None:
         """Raises the error of :meth:`clip_`, changing nothing."""
         if not 0 <= low <= high:
             raise ValueError(f"min, max: expected 0 <= min <= max, got {low} and {high}.")
-        reach = self.sigma_map.low, self.sigma_map.high
-        positive = reach[0] <= high and reach[1] >= low
-        negative = reach[0] <= -low and reach[1] >= -high
-        if not (positive or negative):
+        as_positive, as_negative = self._reaches(low, high)
+        if not holds(as_positive | as_negative):
+            reach = f"{said(self.sigma_map.low)} to {said(self.sigma_map.high)}"
+            some = "" if isinstance(self.sigma_map.low, float) else " for some σ"
             raise ValueError(
-                f"min, max: {self.sigma_map} reaches σ from {reach[0]} to {reach[1]}, none of them in [{low}, {high}]."
+                f"min, max: {self.sigma_map} reaches σ from {reach}, none of them in [{low}, {high}]{some}."
             )
+
+    def _reaches(self, low: float, high: float) -> tuple[bool | Tensor, bool | Tensor]:
+        """Whether σ can have a size in [low, high] as a positive number, and as a negative one; for each σ."""
+        return self.sigma_map.reaches(low, high), self.sigma_map.reaches(-high, -low)
 
     def freeze_all_but_(self, part: str) -> None:
         """Lets only ``"sigma"`` or only ``"reflectors"`` be trained; ``"all"`` freezes nothing."""

@@ -1,6 +1,7 @@
 """Layers built around an SVD parametrization."""
 
+from spectral_param.nn.residual import Residual
 from spectral_param.nn.spectral_rnn import SpectralRNN
 from spectral_param.nn.svd_linear import SVDLinear
 
-__all__ = ["SVDLinear", "SpectralRNN"]
+__all__ = ["Residual", "SVDLinear", "SpectralRNN"]

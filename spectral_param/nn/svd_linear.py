@@ -35,6 +35,7 @@ class SVDLinear(nn.Linear):
         reflectors: see :func:`~spectral_param.register_svd_parametrization`.
         sigma: σ map; ``None``: :class:`~spectral_param.Unconstrained`.
         init: ``"orthogonal"``: random U and V; ``"weight"``: those of a W drawn as in ``nn.Linear``.
+        train: ``"all"``, ``"sigma"`` or ``"reflectors"``, see :func:`~spectral_param.register_svd_parametrization`.
 
     Attributes:
         weight: W, (out_features, in_features), computed from its factors when it is read.
@@ -65,9 +66,10 @@ class SVDLinear(nn.Linear):
         reflectors: int | tuple[int, int] | None = None,
         sigma: SigmaMap | None = None,
         init: str = "orthogonal",
+        train: str = "all",
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
-        register_svd_parametrization(self, reflectors=reflectors, sigma=sigma, init=init)
+        register_svd_parametrization(self, reflectors=reflectors, sigma=sigma, init=init, train=train)
 
     @classmethod
     def from_linear(
@@ -76,6 +78,7 @@ class SVDLinear(nn.Linear):
         *,
         reflectors: int | tuple[int, int] | None = None,
         sigma: SigmaMap | None = None,
+        train: str = "all",
     ) -> SVDLinear:
         """Makes a layer that computes what ``linear`` does, sharing no memory with it.
 
@@ -86,6 +89,7 @@ class SVDLinear(nn.Linear):
             linear: any ``nn.Linear``, which stays as it is.
             reflectors: as for the class.
             sigma: as for the class.
+            train: as for the class.
 
         Returns:
             The layer, on the device and in the dtype of ``linear``, trained and frozen where it is.
@@ -103,7 +107,7 @@ class SVDLinear(nn.Linear):
         if not isinstance(linear, nn.Linear):
             raise TypeError(f"linear: expected a torch.nn.Linear, got {type(linear).__name__}.")
         layer = _plain_copy(linear, cls)
-        register_svd_parametrization(layer, reflectors=reflectors, sigma=sigma)
+        register_svd_parametrization(layer, reflectors=reflectors, sigma=sigma, train=train)
         return layer
 
     def to_linear(self) -> nn.Linear:

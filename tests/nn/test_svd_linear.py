@@ -190,6 +190,24 @@ def test_from_linear_keeps_what_is_frozen() -> None:
     assert again.bias.requires_grad
 
 
+def test_sigma_alone_is_trained_around_turns_that_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, x = nn.Linear(6, 4), torch.randn(3, 6)
+    layer = SVDLinear.from_linear(plain, train="sigma")
+    assert [p.requires_grad for name, p in layer.named_parameters() if "original" in name] == [False, True, False]
+    torch.testing.assert_close(layer(x), plain(x))
+    full = SVDLinear.from_linear(plain)
+    for each in (layer, full):
+        each(x).square().sum().backward()
+    sigma = "parametrizations.weight.original1"
+    torch.testing.assert_close(layer.get_parameter(sigma).grad, full.get_parameter(sigma).grad)
+
+    def refuse(*_: Tensor) -> Tensor:
+        raise AssertionError("U or V was applied reflector by reflector")
+
+    monkeypatch.setattr("spectral_param.parametrization.householder_apply", refuse)
+    layer(x)
+
+
 def test_from_a_registered_linear() -> None:
     plain = register_svd_parametrization(nn.Linear(4, 3))
     assert isinstance(plain, nn.Linear)

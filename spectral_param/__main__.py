@@ -1,0 +1,31 @@
+"""``python -m spectral_param report RUN_DIR``: rebuilds the page about a training run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line.
+
+    Args:
+        arguments: those after the program's name; ``None``: of the process.
+    """
+    parser = argparse.ArgumentParser(prog="python -m spectral_param", description="See and control singular values.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    report = commands.add_parser("report", help="rebuild spectral_report.html from a run's checkpoint or metrics.csv")
+    report.add_argument("run_dir", help="the Trainer's log_dir, say lightning_logs/version_0")
+    report.add_argument("--output", help="the file to write (default: spectral_report.html in RUN_DIR)")
+    options = parser.parse_args(arguments)
+
+    from spectral_param.callbacks.report import rebuild  # needs lightning and matplotlib, which the core does not
+
+    try:
+        print(rebuild(options.run_dir, options.output))
+    except (FileNotFoundError, ValueError) as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

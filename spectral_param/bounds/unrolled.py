@@ -1,0 +1,90 @@
+"""How far the last state of a recurrent network can move when its first state or its inputs do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param.bounds.norms import operator_norm
+from spectral_param.nn.spectral_rnn import SpectralRNN
+
+
+class UnrolledBounds(NamedTuple):
+    """Lipschitz constants of the last layer's last state h_T, scalars in float64 on the CPU.
+
+    Attributes:
+        initial_state: with respect to the states of all layers before the first step.
+        inputs: with respect to the whole sequence of inputs.
+    """
+
+    initial_state: Tensor
+    inputs: Tensor
+
+
+def unrolled_lipschitz_bounds(rnn: nn.RNN | SpectralRNN, steps: int) -> UnrolledBounds:
+    """Bounds the Lipschitz constants of a simple recurrent network unrolled over a number of steps.
+
+    One layer with ``w = ‖W‖₂`` and ``m = ‖M‖₂`` has ``w^T`` with respect to h_0, the paper's bound on the gradient that
+    comes back to it, and ``m √Σ w^{2(T - t)}`` with respect to x_1 … x_T. In a stack the constants of every step are
+    handed down from layer to layer. Norms are Euclidean over all entries of a sample; the slope of leaky_relu counts
+    where it exceeds 1. Where a weight is registered its norm is max|σ|, without a decomposition.
+
+    Args:
+        rnn: ``nn.RNN``, in one direction, or :class:`~spectral_param.nn.SpectralRNN`; as in evaluation.
+        steps: T, at least 1.
+
+    Returns:
+        The two bounds, differentiable with respect to the weights.
+
+    Raises:
+        TypeError: if ``rnn`` is another kind of module, or ``steps`` no integer.
+        ValueError: if ``steps`` is less than 1, or ``rnn`` runs in both directions.
+
+    Example:
+        >>> from spectral_param import Band
+        >>> from spectral_param.bounds import unrolled_lipschitz_bounds
+        >>> from spectral_param.nn import SpectralRNN
+        >>> rnn = SpectralRNN(2, 16, sigma=Band(0.01))
+        >>> unrolled_lipschitz_bounds(rnn, steps=300).initial_state.item()
+        1.0
+    """
+    check_recurrent(rnn, steps)
+    slope = greatest_slope(rnn)
+    lag = torch.arange(steps) - torch.arange(steps).unsqueeze(1)  # [t, s]: from step t to step s
+    wanted = torch.zeros(steps, dtype=torch.float64)  # of the layer's states, by what lies above
+    wanted[-1] = 1
+    initial = torch.zeros((), dtype=torch.float64)
+    for layer in reversed(range(rnn.num_layers)):
+        w, m = (slope * operator_norm(rnn, f"weight_{kind}_l{layer}") for kind in ("hh", "ih"))
+        carried = torch.where(lag >= 0, w ** lag.clamp_min(0), 0) @ wanted
+        initial = initial + (w * carried[0]).square()
+        wanted = m * carried
+    return UnrolledBounds(initial.sqrt(), torch.linalg.vector_norm(wanted))
+
+
+def greatest_slope(rnn: nn.RNN | SpectralRNN) -> float:
+    """The Lipschitz constant of the nonlinearity, at least 1.
+
+    Example:
+        >>> from spectral_param.bounds.unrolled import greatest_slope
+        >>> from spectral_param.nn import SpectralRNN
+        >>> greatest_slope(SpectralRNN(2, 4, nonlinearity="leaky_relu", negative_slope=1.5))
+        1.5
+    """
+    if isinstance(rnn, SpectralRNN) and rnn.nonlinearity == "leaky_relu":
+        return max(1.0, rnn.negative_slope)
+    return 1.0
+
+
+def check_recurrent(rnn: nn.Module, steps: int) -> None:
+    """Raises the errors of :func:`unrolled_lipschitz_bounds`."""
+    if not isinstance(rnn, (nn.RNN, SpectralRNN)):
+        raise TypeError(f"rnn: expected torch.nn.RNN or SpectralRNN, got {type(rnn).__name__}.")
+    if isinstance(steps, bool) or not isinstance(steps, int):
+        raise TypeError(f"steps: expected an integer, got {type(steps).__name__}.")
+    if steps < 1:
+        raise ValueError(f"steps: expected at least 1, got {steps}.")
+    if getattr(rnn, "bidirectional", False):
+        raise ValueError("rnn: expected one direction, got bidirectional=True.")

@@ -1,0 +1,206 @@
+"""∂L/∂h⁽ᵗ⁾ of a recurrent layer, found after its forward and backward, without touching its inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.rnn import PackedSequence
+
+State = tuple[Tensor, ...]
+
+
+class RecordedCall:
+    """One call of a recurrent layer: what went in, and the gradients that come back to what came out.
+
+    The gradients are seen by tensor hooks, which change nothing.
+
+    Args:
+        module: called as ``nn.RNN`` is, ``output, state = module(input, hx)``.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        result: its ``(output, state)``.
+        rng: states of the random number generators before the call, for a layer that drops out.
+    """
+
+    def __init__(
+        self, module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], result: Any, rng: dict[str, Tensor]
+    ) -> None:
+        given = dict(zip(("input", "hx"), args, strict=False)) | kwargs
+        output, final = result
+        self.module = module
+        self.rng = rng
+        self.input = _detached(given["input"])
+        device = _data(self.input).device.type
+        self.autocast: dict[str, Any] = {
+            "device_type": device,
+            "dtype": torch.get_autocast_dtype(device),
+            "enabled": torch.is_autocast_enabled(device),
+            "cache_enabled": False,
+        }
+        self.initial = _initial_state(module, self.input, given.get("hx"), _as_tuple(final))
+        self.gradients: dict[str, Tensor] = {}
+        self._listen("output", _data(output))
+        for i, state in enumerate(_as_tuple(final)):
+            self._listen(f"final{i}", state)
+
+    def _listen(self, name: str, tensor: Tensor) -> None:
+        if tensor.requires_grad:
+            tensor.register_hook(lambda gradient: self.gradients.update({name: gradient.detach()}))
+
+    @property
+    def time_dim(self) -> int:
+        """Which dimension of input and output is time."""
+        return int(self.initial[0].dim() == 3 and bool(getattr(self.module, "batch_first", False)))
+
+    @property
+    def length(self) -> int:
+        """Number of time steps T."""
+        if isinstance(self.input, PackedSequence):
+            return len(self.input.batch_sizes)
+        return self.input.shape[self.time_dim]
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether the layer can be run piece by piece: not backwards, with dropout or over packed sequences."""
+        backwards = getattr(self.module, "bidirectional", False)
+        return not (backwards or drops_out(self.module) or isinstance(self.input, PackedSequence))
+
+    def between(self, sequence: Any, start: int, stop: int) -> Any:
+        """Steps start … stop - 1 of an input or output."""
+        if (start, stop) == (0, self.length):
+            return sequence
+        return sequence.narrow(self.time_dim, start, stop - start)
+
+    def run(self, state: State, start: int, stop: int) -> tuple[Tensor, State]:
+        """Runs the layer from a state over some steps, past its hooks and with the dropout of the call."""
+        hx = state if len(state) > 1 else state[0]
+        devices = self.rng.keys() - {"cpu"}
+        with torch.random.fork_rng(devices=devices, enabled=bool(self.rng)), torch.autocast(**self.autocast):
+            restore_rng(self.rng)
+            output, final = self.module.forward(self.between(self.input, start, stop), hx)
+        return _data(output), _as_tuple(final)
+
+
+def state_gradients(call: RecordedCall, times: Sequence[int]) -> dict[int, State]:
+    """∂L/∂h⁽ᵗ⁾ of a call, after the backward of L: the total derivative, through all later steps.
+
+    The layer is run again from each t to the next, with the state there as a leaf, and the gradients that came to its
+    outputs are taken back piece by piece. No ``.grad`` is touched. Costs one forward and one backward of the layer.
+
+    In a stack h⁽ᵗ⁾ is the state of all layers together, each of them taken as a variable of its own.
+
+    Args:
+        call: a call whose outputs have received their gradients.
+        times: each from 0, the state before the first step, to T; 0 alone where the call cannot be cut.
+
+    Returns:
+        For each t the gradients, in the shape of the states: ``(h,)``, or ``(h, c)`` for an LSTM.
+    """
+    cuts = sorted(set(times))
+    pieces = []
+    state = call.initial
+    with torch.enable_grad(), parametrize.cached():
+        if cuts[0] > 0:
+            with torch.no_grad():
+                _, state = call.run(state, 0, cuts[0])
+        for start, stop in pairwise([*cuts, call.length]):
+            if start < stop:
+                leaves = tuple(s.detach().requires_grad_() for s in state)
+                output, state = call.run(leaves, start, stop)
+                pieces.append((start, stop, leaves, output, state))
+
+    def with_output(gradient: State, t: int) -> State:
+        """Adds what the loss feels of h⁽ᵗ⁾ as the layer's output at t."""
+        if t == 0 or "output" not in call.gradients:
+            return gradient
+        direct = call.gradients["output"].select(call.time_dim, t - 1)
+        top = torch.cat([gradient[0][:-1], gradient[0][-1:] + direct])
+        return top, *gradient[1:]
+
+    gradient = tuple(call.gradients.get(f"final{i}", torch.zeros_like(s)) for i, s in enumerate(call.initial))
+    found = {call.length: with_output(gradient, call.length)} if cuts[-1] == call.length else {}
+    for start, stop, leaves, output, final in reversed(pieces):
+        pulled, along = list(final), list(gradient)
+        if "output" in call.gradients:
+            pulled.append(output)
+            along.append(call.between(call.gradients["output"], start, stop))
+        gradient = torch.autograd.grad(
+            pulled,
+            leaves,
+            [a.to(p.dtype) for a, p in zip(along, pulled, strict=True)],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        found[start] = with_output(gradient, start)
+    return found
+
+
+def squared_norms(call: RecordedCall, times: Sequence[int | None], layers: int) -> Tensor:
+    """‖∂L/∂h⁽ᵗ⁾‖² of a call.
+
+    Args:
+        call: a call whose outputs have received their gradients.
+        times: each from 0 to T, or ``None`` for one that the call does not have.
+        layers: how many layers the state stacks.
+
+    Returns:
+        Float64 on the CPU, (1 or 2 states, layers, times); NaN at times that cannot be read.
+    """
+    squares = torch.full((len(call.initial), layers, len(times)), torch.nan, dtype=torch.float64)
+    wanted = [t for t in times if t is not None and (t == 0 or call.can_be_cut)]
+    found = state_gradients(call, wanted) if wanted else {}
+    for i, t in enumerate(times):
+        for s, gradient in enumerate(found.get(-1 if t is None else t, ())):
+            squares[s, :, i] = gradient.unflatten(0, (layers, -1)).flatten(1).cpu().double().square().sum(1)
+    return squares
+
+
+def drops_out(module: nn.Module) -> bool:
+    """Whether a recurrent layer draws random numbers in its forward."""
+    return module.training and getattr(module, "dropout", 0) > 0 and getattr(module, "num_layers", 1) > 1
+
+
+def save_rng(device: torch.device) -> dict[str, Tensor]:
+    """States of the random number generators that a layer on a device draws from."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states[str(device)] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_rng(states: dict[str, Tensor]) -> None:
+    """Puts generators back to what :func:`save_rng` found."""
+    for device, state in states.items():
+        if device == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, device)
+
+
+def _initial_state(module: nn.Module, input: Tensor | PackedSequence, hx: Any, final: State) -> State:
+    if hx is not None:
+        return tuple(state.detach() for state in _as_tuple(hx))
+    trained = getattr(module, "initial_state", None)
+    if trained is None:
+        return tuple(torch.zeros_like(state, dtype=_data(input).dtype) for state in final)
+    start = trained.detach().to(_data(input).dtype)
+    return ((start if final[0].dim() == 2 else start.unsqueeze(1)).expand_as(final[0]),)
+
+
+def _detached(input: Tensor | PackedSequence) -> Tensor | PackedSequence:
+    if isinstance(input, PackedSequence):
+        return input._replace(data=input.data.detach())
+    return input.detach()
+
+
+def _data(sequence: Tensor | PackedSequence) -> Tensor:
+    return sequence.data if isinstance(sequence, PackedSequence) else sequence
+
+
+def _as_tuple(state: Tensor | State) -> State:
+    return state if isinstance(state, tuple) else (state,)

@@ -1,0 +1,290 @@
+"""Watching how large gradients are: through time, at layers, and at weights in SVD form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor, nn
+
+from spectral_param.callbacks.adjoint import RecordedCall, squared_norms
+from spectral_param.callbacks.history import LOSS
+from spectral_param.callbacks.reading import has_flat_shards, is_shard
+from spectral_param.callbacks.recorder import Recorder, current_step
+from spectral_param.callbacks.selection import as_patterns, clean, matches, parametrized_weights, warn_unmatched
+from spectral_param.callbacks.taps import Taps, is_compiled
+from spectral_param.nn import SpectralRNN
+
+RECURRENT = (nn.RNNBase, SpectralRNN)
+
+
+class GradientNormMonitor(Recorder):
+    """Logs and keeps ‖∂L/∂h⁽ᵗ⁾‖ of recurrent layers, and gradient norms of layers and of weights in SVD form.
+
+    L is the loss that ``training_step`` returns, whatever precision scaling and accumulation make of it. Norms are
+    taken over the whole batch, all ranks together, and logged as
+
+    - ``grad_norm-{layer}.h.t{t}``: the total derivative by the state h⁽ᵗ⁾ of a recurrent layer, h⁽⁰⁾ being the state
+      before the first step (Figures 1 and 4 of the paper); ``.c`` for the cell state of an LSTM, ``.h_l{k}`` for the
+      layers of a stack, where h⁽ᵗ⁾ is all of them and each a variable of its own;
+    - ``grad_norm-{module}.output``: the derivative by what a module returns;
+    - ``grad_norm-{weight}``: the derivative by a weight W in SVD form, of which ``W.grad`` is ``None``.
+
+    Training is not touched: on a watched step hooks note what passes, and after the backward the recurrent layer alone
+    is run again from one t to the next (see :func:`~spectral_param.callbacks.adjoint.state_gradients`), which costs
+    about one more forward and backward of it. A compiled model runs its watched steps uncompiled, the same but for
+    rounding. Under accumulation the first batch of a step is watched, in manual optimization the first backward.
+
+    Bidirectional layers, packed sequences and stacks with dropout are read at t = 0 alone. With dropout that run
+    repeats the random numbers of the forward, except in cuDNN, which keeps its own.
+
+    Args:
+        times: at which t, from 0 to T, negative ones from the end (-1 is T); or a number n of times spread evenly from
+            0 to T, for the heat map, of which only t = 0 is logged.
+        recurrent: name patterns of the recurrent layers to watch: ``nn.RNN``, ``nn.LSTM``, ``nn.GRU``, ``SpectralRNN``.
+        layers: name patterns of modules whose output to watch, such as the first layer of a deep network.
+        weights: name patterns of the weights in SVD form to watch.
+        every_n_steps: see :class:`~spectral_param.callbacks.recorder.Recorder`, as the options below.
+        every_n_epochs: reads at the start of every n-th epoch instead.
+        prog_bar: shows the first number in the progress bar.
+        separator: between ``grad_norm`` and the name.
+        max_readings: the most readings to keep.
+        report: writes ``spectral_report.html`` at the end of fit.
+
+    Raises:
+        TypeError: if patterns are no strings or times no integers.
+        ValueError: for no times, or a bad interval; at fit start for recurrent layers that are sharded.
+
+    Warns:
+        UserWarning: at fit start, of patterns that match nothing; later, of a layer that can be read at t = 0 alone.
+
+    Example:
+        >>> from spectral_param.callbacks import GradientNormMonitor
+        >>> monitor = GradientNormMonitor(times=32, layers="encoder.0", every_n_steps=20)
+    """
+
+    def __init__(
+        self,
+        *,
+        times: int | Sequence[int] = (0,),
+        recurrent: str | Sequence[str] = "*",
+        layers: str | Sequence[str] = (),
+        weights: str | Sequence[str] = "*",
+        every_n_steps: int | None = None,
+        every_n_epochs: int | None = None,
+        prog_bar: bool = False,
+        separator: str = "-",
+        max_readings: int = 1000,
+        report: bool = True,
+    ) -> None:
+        super().__init__(
+            every_n_steps=every_n_steps,
+            every_n_epochs=every_n_epochs,
+            prog_bar=prog_bar,
+            separator=separator,
+            max_readings=max_readings,
+            report=report,
+        )
+        self.times = times if isinstance(times, int) else tuple(times)
+        if not all(isinstance(t, int) for t in (self.times if isinstance(self.times, tuple) else ())):
+            raise TypeError(f"times: expected integers, got {times!r}.")
+        if self.times == () or (isinstance(self.times, int) and self.times < 1):
+            raise ValueError(f"times: expected at least one, got {times!r}.")
+        self.recurrent = as_patterns("recurrent", recurrent)
+        self.layers = as_patterns("layers", layers)
+        self.weights = as_patterns("weights", weights)
+        self.time_axes: dict[str, list[int]] = {}
+        self._loss: Tensor | None = None
+        self._taps: Taps | None = None
+
+    @property
+    def state_key(self) -> str:
+        """Tells monitors of different things apart in a checkpoint."""
+        return self._generate_state_key(
+            times=self.times,
+            recurrent=self.recurrent,
+            layers=self.layers,
+            weights=self.weights,
+            every_n_steps=self.every_n_steps,
+            every_n_epochs=self.every_n_epochs,
+        )
+
+    # ------------------------------------------------------------------------------------------------------- hooks
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Says what there is not to watch."""
+        super().on_train_start(trainer, pl_module)
+        self._close()
+        warn_unmatched("recurrent", self.recurrent, _recurrent(pl_module, ["*"]), "recurrent layer")
+        warn_unmatched("layers", self.layers, _modules(pl_module, ["*"]), "module")
+        warn_unmatched("weights", self.weights, parametrized_weights(pl_module, ["*"]), "weight in SVD form")
+        for name, module in _recurrent(pl_module, self.recurrent).items():
+            if has_flat_shards(trainer) or any(map(is_shard, module.parameters())):
+                raise ValueError(f"recurrent: expected layers that are whole on every rank, {name} is sharded.")
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Begins to listen."""
+        self._close()
+        if not self.is_due(trainer, batch_idx):
+            return
+        self._taps = Taps()
+        if is_compiled(pl_module):
+            self._taps.run_eagerly()
+        for name, module in _recurrent(pl_module, self.recurrent).items():
+            self._taps.on_recurrent(name, module)
+        for name, module in _modules(pl_module, self.layers).items():
+            self._taps.on_output(f"{name}.output", module)
+        for name, parametrization in parametrized_weights(pl_module, self.weights).items():
+            self._taps.on_output(name, parametrization)
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Stops listening to forwards: those of a backward are recomputations."""
+        if self._taps is not None:
+            self._taps.open = False
+            self._loss = loss.detach()
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Takes the gradients back through time, logs and keeps their norms."""
+        taps = self._taps
+        if taps is None:
+            return
+        self._close()
+        scale = _loss_scale(trainer)
+        norms = {name: norm / scale for name, norm in self._norms(trainer, pl_module, taps).items()}
+        numbers = self._numbers(norms)
+        self.log_now(trainer, pl_module, numbers, headline=next(iter(numbers), ""))
+        if self._loss is not None:
+            norms[LOSS] = trainer.strategy.reduce(self._loss / scale, reduce_op="mean")
+        self.history.record(current_step(trainer), norms)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Stops listening where there was no backward."""
+        self._close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Stops listening."""
+        self._close()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Stops listening."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._taps is not None:
+            self._taps.close()
+        self._taps = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The history and which t its columns are (-1: none), as CPU tensors and plain values."""
+        return super().state_dict() | {"times": self.time_axes}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes both up again."""
+        super().load_state_dict(state_dict)
+        self.time_axes = state_dict["times"]
+
+    # ------------------------------------------------------------------------------------------------------- norms
+
+    def _norms(self, trainer: Trainer, model: LightningModule, taps: Taps) -> dict[str, Tensor]:
+        """Norms of the gradients as they came, by name: float64 on the CPU, the same on all ranks."""
+        squares: dict[str, Tensor] = {}
+        for name, calls in taps.calls.items():
+            squares |= self._through_time(name, taps.modules[name], calls)
+        for name in _modules(model, self.layers):
+            squares[f"{name}.output"] = _square(taps.gradients.get(f"{name}.output"))
+        norms = _over_ranks(trainer, squares)
+        for name, parametrization in parametrized_weights(model, self.weights).items():
+            gradient = taps.gradients.get(name)
+            if trainer.world_size > 1:  # each rank has its own gradient; that of the mean loss is their mean
+                if gradient is None:
+                    size = parametrization.chunks * math.prod(parametrization.shape)
+                    gradient = torch.zeros(size, device=trainer.strategy.root_device)
+                gradient = trainer.strategy.reduce(gradient.float().flatten(), reduce_op="mean")
+            norms[name] = _square(gradient).sqrt()
+        return norms
+
+    def _through_time(self, name: str, module: nn.Module, calls: list[RecordedCall]) -> dict[str, Tensor]:
+        """‖∂L/∂h⁽ᵗ⁾‖² at the chosen times over all calls of a layer, by state and layer of a stack."""
+        states = "hc" if isinstance(module, nn.LSTM) else "h"
+        layers = getattr(module, "num_layers", 1)
+        total = torch.full((len(states), layers, self._width), 0.0 if calls else torch.nan, dtype=torch.float64)
+        for call in calls:
+            times = times_of(self.times, call.length)
+            if not call.can_be_cut and any(times):
+                rank_zero_warn(f"{name} is read at t = 0 alone: it is bidirectional, drops out or has packed input.")
+            total += squared_norms(call, times, layers)
+        found = {
+            f"{name}.{state}_l{k}" if layers > 1 else f"{name}.{state}": total[i, k]
+            for i, state in enumerate(states)
+            for k in range(layers)
+        }
+        if calls:
+            self.time_axes |= {key: [-1 if t is None else t for t in times] for key in found}
+        return found
+
+    @property
+    def _width(self) -> int:
+        return self.times if isinstance(self.times, int) else len(self.times)
+
+    def _numbers(self, norms: dict[str, Tensor]) -> dict[str, float]:
+        """The norms to log, by metric name; not those that are missing."""
+        labels = [0] if isinstance(self.times, int) else self.times
+        numbers = {}
+        for name, norm in norms.items():
+            if norm.dim() == 0:
+                numbers[f"grad_norm{self.separator}{name}"] = norm.item()
+            else:
+                for i, t in enumerate(labels):
+                    numbers[f"grad_norm{self.separator}{name}.t{t}"] = norm[i].item()
+        return {name: number for name, number in numbers.items() if not math.isnan(number)}
+
+
+def times_of(times: int | Sequence[int], length: int) -> list[int | None]:
+    """The times of a sequence that are meant: each from 0 to its length, or ``None`` beyond.
+
+    Example:
+        >>> from spectral_param.callbacks.gradients import times_of
+        >>> times_of(5, 100), times_of((0, 7, -1), 5)
+        ([0, 25, 50, 75, 100], [0, None, 5])
+    """
+    if isinstance(times, int):
+        return [round(i * length / max(times - 1, 1)) for i in range(times)]
+    counted = [t if t >= 0 else length + 1 + t for t in times]
+    return [t if 0 <= t <= length else None for t in counted]
+
+
+def _recurrent(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
+    return {name: module for name, module in _modules(model, patterns).items() if isinstance(module, RECURRENT)}
+
+
+def _modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
+    named = ((clean(name), module) for name, module in model.named_modules())
+    return {name: module for name, module in named if name and matches(name, patterns)}
+
+
+def _square(gradient: Tensor | None) -> Tensor:
+    if gradient is None:
+        return torch.tensor(torch.nan, dtype=torch.float64)
+    return gradient.cpu().double().square().sum()
+
+
+def _over_ranks(trainer: Trainer, squares: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Norms of gradients by what each rank has its own part of: the loss is the mean over the ranks."""
+    if trainer.world_size > 1 and squares:
+        flat = torch.cat([square.flatten() for square in squares.values()]).to(trainer.strategy.root_device)
+        flat = trainer.strategy.reduce(flat, reduce_op="sum").cpu() / trainer.world_size**2
+        parts = flat.split([square.numel() for square in squares.values()])
+        squares = {name: part.view_as(squares[name]) for name, part in zip(squares, parts, strict=True)}
+    return {name: square.sqrt() for name, square in squares.items()}
+
+
+def _loss_scale(trainer: Trainer) -> float:
+    """What the loss was multiplied by before its backward: by the precision plugin, and for accumulation."""
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    return (scaler.get_scale() if scaler is not None else 1.0) / trainer.accumulate_grad_batches

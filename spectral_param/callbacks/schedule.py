@@ -1,0 +1,167 @@
+"""A band that widens, narrows or moves while a model trains."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+
+from spectral_param.callbacks.recorder import current_step
+from spectral_param.callbacks.selection import as_patterns, parametrized_weights, raw_sigma, warn_unmatched
+from spectral_param.parametrization import SVDParametrization
+from spectral_param.sigma import Band
+
+Schedule = Mapping[int, float] | Callable[[int], float]
+
+
+class BandSchedule(Callback):
+    """Lets radius and center of ``Band`` follow a schedule over steps or epochs, for instance tight first, wider later.
+
+    σ stays where it is when the band changes: the raw numbers are found anew for the new band, W with them by rounding
+    alone. Only a σ that the new band leaves outside moves, to 2 % of the width inside the edge. The optimizer's
+    moments are left alone; dσ/draw grows with the radius, to which Adam adapts.
+
+    Checkpoints hold the present bands in this callback's state, and the Trainer puts them back wherever it loads one:
+    fit, validate, test and predict. A model loaded without a Trainer has the band that its code gives it, unless it was
+    given as a tensor, say ``Band(torch.full((k,), 0.01))``, which is saved with the model. ``torch.compile`` compiles
+    anew for every new number but not for tensors.
+
+    Args:
+        radius: of the bands: milestones {step: value}, linear between them and constant outside, or a function of the
+            step; ``None``: as it is.
+        center: of the bands, in the same way.
+        interval: what is counted, ``"step"`` (optimizer steps, as Lightning counts them for loggers) or ``"epoch"``.
+        weights: name patterns of the weights whose bands follow; those with other σ maps are passed over.
+
+    Raises:
+        ValueError: if nothing is scheduled, there are no milestones, a radius of theirs is not positive, or
+            ``interval`` is unknown.
+
+    Warns:
+        UserWarning: at fit start, of patterns that match no weight in a ``Band``.
+
+    Example:
+        >>> from spectral_param.callbacks import BandSchedule
+        >>> schedule = BandSchedule(radius={0: 0.01, 1000: 0.01, 2000: 0.1})
+        >>> value_at(schedule.radius, 1500)
+        0.055
+    """
+
+    def __init__(
+        self,
+        radius: Schedule | None = None,
+        center: Schedule | None = None,
+        *,
+        interval: Literal["step", "epoch"] = "step",
+        weights: str | Sequence[str] = "*",
+    ) -> None:
+        if radius is None and center is None:
+            raise ValueError("radius, center: expected a schedule for one of them, got None for both.")
+        for name, schedule in (("radius", radius), ("center", center)):
+            if isinstance(schedule, Mapping) and not schedule:
+                raise ValueError(f"{name}: expected milestones, got none.")
+        if isinstance(radius, Mapping) and min(radius.values()) <= 0:
+            raise ValueError(f"radius: expected positive values, got {dict(radius)}.")
+        if interval not in ("step", "epoch"):
+            raise ValueError(f"interval: expected 'step' or 'epoch', got {interval!r}.")
+        self.radius = radius
+        self.center = center
+        self.interval = interval
+        self.weights = as_patterns("weights", weights)
+        self._bands: dict[str, dict[str, float]] = {}
+
+    @property
+    def state_key(self) -> str:
+        """Tells schedules of different weights apart in a checkpoint."""
+        return self._generate_state_key(weights=self.weights)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Says which patterns match nothing."""
+        warn_unmatched("weights", self.weights, _banded(pl_module, ["*"]), "weight in a Band")
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Moves the bands on, counting epochs."""
+        if self.interval == "epoch":
+            self._move_on(pl_module, trainer.current_epoch)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Moves the bands on, counting steps."""
+        if self.interval == "step":
+            self._move_on(pl_module, current_step(trainer))
+
+    def _move_on(self, model: nn.Module, time: int) -> None:
+        levels = {
+            name: value_at(schedule, time)
+            for name, schedule in (("radius", self.radius), ("center", self.center))
+            if schedule is not None
+        }
+        chosen = _banded(model, self.weights)
+        move_bands_([p for name, p in chosen.items() if self._bands.get(name) != levels], levels)
+        self._bands = dict.fromkeys(chosen, levels)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The bands by name of the weight, as plain numbers."""
+        return {"bands": self._bands}
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Puts the bands back that the loaded raw numbers belong to."""
+        self._bands = checkpoint.get("callbacks", {}).get(self.state_key, {}).get("bands", {})
+        for name, parametrization in _banded(pl_module, self.weights).items():
+            _set(parametrization.sigma_map, self._bands.get(name, {}))
+
+
+def value_at(schedule: Schedule, time: int) -> float:
+    """The value of a schedule at a step or epoch.
+
+    Example:
+        >>> from spectral_param.callbacks.schedule import value_at
+        >>> value_at({10: 1.0, 20: 3.0}, 15), value_at({10: 1.0, 20: 3.0}, 50)
+        (2.0, 3.0)
+    """
+    if not isinstance(schedule, Mapping):
+        return schedule(time)
+    times = sorted(schedule)
+    after = bisect_right(times, time)
+    if after == 0 or after == len(times):
+        return schedule[times[max(after - 1, 0)]]
+    begin, end = times[after - 1], times[after]
+    share = (time - begin) / (end - begin)
+    return (1 - share) * schedule[begin] + share * schedule[end]
+
+
+@torch.no_grad()
+def move_bands_(parametrizations: Sequence[SVDParametrization], levels: Mapping[str, float]) -> None:
+    """Gives bands another radius or center and keeps σ where it is, in place; σ outside move just inside.
+
+    Args:
+        parametrizations: of weights whose σ map is a ``Band``.
+        levels: ``{"radius": r}``, ``{"center": c}`` or both.
+    """
+    moved = [p for p in parametrizations if any(_differs(getattr(p.sigma_map, n), v) for n, v in levels.items())]
+    held = [(p.sigma_map, raw, p.sigma_map(raw)) for p in moved if (raw := raw_sigma(p)) is not None]
+    for band, _, _ in held:
+        _set(band, levels)
+    for band, raw, sigma in held:
+        raw.copy_(band.inverse(sigma))
+
+
+def _banded(model: nn.Module, patterns: Sequence[str]) -> dict[str, SVDParametrization]:
+    chosen = parametrized_weights(model, patterns)
+    return {name: p for name, p in chosen.items() if isinstance(p.sigma_map, Band)}
+
+
+def _differs(level: float | Tensor, value: float) -> bool:
+    return bool((torch.as_tensor(level, dtype=torch.float64) != value).any())
+
+
+def _set(band: nn.Module, levels: Mapping[str, float]) -> None:
+    for name, value in levels.items():
+        present = getattr(band, name)
+        if isinstance(present, Tensor):
+            present.fill_(value)
+        else:
+            setattr(band, name, value)
