@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from spectral_param.householder import traced_or_transformed
+from spectral_param.shards import write_
 
 Weights = dict[tuple[str, bool], Tensor]
 
@@ -103,7 +104,7 @@ def fill(held: parametrize.ParametrizationList, factors: Sequence[Tensor]) -> No
     """Writes factors into those that a list holds, in place."""
     with torch.no_grad():
         for i, factor in enumerate(factors):
-            getattr(held, f"original{i}").copy_(factor)
+            write_(getattr(held, f"original{i}"), factor)
 
 
 def _watch(held: nn.Module, weight: Tensor) -> None:

@@ -26,6 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spectral_param.precision import without_autocast
+
 BLOCK = 64
 """Reflectors a block: wide enough for fast products, narrow enough to skip the rows above."""
 
@@ -151,8 +153,8 @@ def _one_batch_dim(x: Tensor, batch: torch.Size) -> Tensor:
 # ------------------------------------------------------------------------------------ the pieces of Note [Compact WY]
 
 
-def _norms(y: Tensor) -> Tensor:
-    """‖column‖ (…, 1, m), safe from overflow and underflow."""
+def norms(y: Tensor) -> Tensor:
+    """‖column‖ (…, 1, m), safe from overflow and underflow; for float32 in float64."""
     if y.dtype == torch.float32 and y.device.type != "mps":  # float64 squares hold every float32
         return torch.linalg.vector_norm(y, dim=-2, keepdim=True, dtype=torch.float64)
     scale = y.detach().abs().amax(-2, keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)
@@ -162,9 +164,9 @@ def _norms(y: Tensor) -> Tensor:
 def _directions(reflectors: Tensor) -> tuple[Tensor, Tensor]:
     """Z = c u with ‖z‖ = √2, and c = √2/‖u‖ (…, 1, m); both zero where u is zero."""
     y = reflectors.tril()
-    norms = _norms(y)
-    zero = norms < torch.finfo(y.dtype).tiny
-    c = (math.sqrt(2.0) / norms.masked_fill(zero, 1.0)).masked_fill(zero, 0.0).to(y.dtype)
+    length = norms(y)
+    zero = length < torch.finfo(y.dtype).tiny
+    c = (math.sqrt(2.0) / length.masked_fill(zero, 1.0)).masked_fill(zero, 0.0).to(y.dtype)
     return y * c, c
 
 
@@ -175,7 +177,7 @@ def _solve(gram: Tensor, b: Tensor, transpose: bool) -> Tensor:
     return torch.linalg.solve_triangular(gram, b, upper=True, unitriangular=True)
 
 
-def _add_product_(out: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
+def add_product_(out: Tensor, a: Tensor, b: Tensor, alpha: float = 1) -> Tensor:
     """Out += alpha a b, in place, batched or not."""
     if out.dim() == 2:
         return out.addmm_(a, b, alpha=alpha)
@@ -224,13 +226,14 @@ class _ReflectorProduct(torch.autograd.Function):
             z, c = _directions(reflectors[..., a:, a : a + BLOCK])
             gram = z.mT @ z
             m = _solve(gram, z.mT @ below, transpose)
-            _add_product_(below, z, m, alpha=-1)
+            add_product_(below, z, m, alpha=-1)
             kept += [z, c, gram, m]
         ctx.save_for_backward(reflectors, x, out, *kept)
         ctx.transpose, ctx.columns = transpose, columns
         return out
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         reflectors, x, out, *kept = ctx.saved_tensors
         transpose, columns = ctx.transpose, ctx.columns
@@ -253,15 +256,15 @@ class _ReflectorProduct(torch.autograd.Function):
             g = grad[..., a:, lead:]
             n = _solve(gram, z.mT @ g, not transpose)
             if d_reflectors is not None:
-                before = _add_product_(out[..., a:, lead:], z, m, alpha=1)
+                before = add_product_(out[..., a:, lead:], z, m, alpha=1)
                 upper = (m @ n.mT if transpose else n @ m.mT).triu(1)
                 dz = z @ (upper + upper.mT)
-                _add_product_(dz, g, m.mT, alpha=-1)
-                _add_product_(dz, before, n.mT, alpha=-1)
+                add_product_(dz, g, m.mT, alpha=-1)
+                add_product_(dz, before, n.mT, alpha=-1)
                 along = (dz * z).sum(-2, keepdim=True)
                 d_reflectors[..., a:, a : a + BLOCK] = dz.addcmul_(z, along, value=-0.5).mul_(c)
             if i > 0 or ctx.needs_input_grad[1]:
-                _add_product_(g, z, n, alpha=-1)
+                add_product_(g, z, n, alpha=-1)
         if d_reflectors is not None:
             d_reflectors = d_reflectors.tril_()
             if reflectors.shape[-1] == reflectors.shape[-2]:

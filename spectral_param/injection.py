@@ -131,17 +131,27 @@ def _equip(module: nn.Module, tensor_name: str) -> None:
     cls.forward = one_evaluation(base.forward)
     cls._load_from_state_dict = functools.partialmethod(load_plain_weights, base)
     cls.__prepare_scriptable__ = _refuse_to_script
+    cls.qconfig = property(_has_no_qconfig, _refuse_to_quantize)
     if hasattr(base, "reset_parameters"):
         cls.reset_parameters = functools.partialmethod(_reset_parameters, base)
     if issubclass(base, nn.RNNBase):
         _teach_recurrence(cls, base)
 
 
+_FOLD = "fold them into plain ones first, with remove_svd_parametrization(model)."
+
+
 def _refuse_to_script(self: nn.Module) -> None:
-    raise RuntimeError(
-        "torch.jit.script does not read computed weights: fold them into plain ones first, with "
-        "remove_svd_parametrization(model)."
-    )
+    raise RuntimeError(f"torch.jit.script does not read computed weights: {_FOLD}")
+
+
+def _has_no_qconfig(self: nn.Module) -> None:
+    raise AttributeError("qconfig")
+
+
+def _refuse_to_quantize(self: nn.Module, qconfig: Any) -> None:
+    if qconfig is not None:
+        raise RuntimeError(f"Quantization does not read computed weights: {_FOLD}")
 
 
 # --------------------------------------------------------------------------------------------------- copying, pickling

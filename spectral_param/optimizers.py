@@ -11,6 +11,12 @@ from torch import Tensor, nn
 from spectral_param.parametrization import SVDParametrization
 from spectral_param.registration import svd_parametrizations
 
+Held = tuple[dict[str, Any], Tensor]
+"""A group of an optimizer and a parameter in it."""
+
+Likeness = tuple[tuple[int, ...], bool]
+"""By what a weight of old is known again: its shape, and whether it is trained."""
+
 
 def parameter_groups(
     model: nn.Module,
@@ -68,7 +74,7 @@ def add_factors_(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.op
     """Puts the factors of registered weights into an optimizer that was built before they were registered.
 
     The optimizer still holds the weights of that time, which no forward reads any more. Each is replaced, in its group
-    and with the settings of that group, by the factors that require a gradient; its momentum goes with it. A weight
+    and with the settings of that group, by the factors that require a gradient; its momentum is dropped. A weight
     that the optimizer did not hold stays outside. Called again, nothing changes.
 
     Args:
@@ -91,19 +97,24 @@ def add_factors_(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.op
         >>> [tuple(parameter.shape) for parameter in add_factors_(optimizer, layer).param_groups[0]["params"]]
         [(6,), (3,), (6,), (3,)]
     """
-    waiting = _weights_without_optimizer(optimizer, model)
     left = _parameters_without_model(optimizer, model)
-    pairs = []
-    for shape, weights in waiting.items():
-        stale = left.get(shape, [])
+    replaced: list[tuple[Held, SVDParametrization]] = []
+    for likeness, weights in _weights_without_optimizer(optimizer, model).items():
+        stale = left.get(likeness, [])
         if stale and (len(stale) != len(weights) or len({id(group) for group, _ in stale}) > 1):
             raise ValueError(
-                f"optimizer: holds {len(stale)} parameters of shape {shape} that are not in the model, for the weights "
-                f"{', '.join(name for name, _ in weights)}; which is which cannot be told, so build a new optimizer."
+                f"optimizer: holds {len(stale)} parameters of shape {likeness[0]} that are not in the model, for the "
+                f"weights {', '.join(name for name, _ in weights)}; which is which cannot be told, so build a new one."
             )
-        pairs += zip(weights, stale, strict=False)
-    for (name, parametrization), (group, parameter) in pairs:
-        _replace(optimizer, group, parameter, name, parametrization)
+        replaced += zip(stale, (parametrization for _, parametrization in weights), strict=False)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for (group, parameter), parametrization in replaced:
+        factors = [factor for factor in parametrization.factors if factor.requires_grad]
+        place = next(i for i, held in enumerate(group["params"]) if held is parameter)
+        group["params"][place : place + 1] = factors
+        if "param_names" in group:
+            group["param_names"][place : place + 1] = [names[id(factor)] for factor in factors]
+        optimizer.state.pop(parameter, None)
     return optimizer
 
 
@@ -123,45 +134,25 @@ def raw_sigma(parametrization: SVDParametrization) -> Tensor | None:
     return parametrization.factors[place] if place >= 0 else None
 
 
-def _trained(parametrization: SVDParametrization) -> list[Tensor]:
-    return [factor for factor in parametrization.factors if factor.requires_grad]
-
-
 def _weights_without_optimizer(
     optimizer: torch.optim.Optimizer, model: nn.Module
-) -> dict[tuple[int, ...], list[tuple[str, SVDParametrization]]]:
-    """Registered weights of which the optimizer holds no factor, by shape."""
+) -> dict[Likeness, list[tuple[str, SVDParametrization]]]:
+    """Registered weights of which the optimizer holds no factor."""
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     found = defaultdict(list)
     for name, parametrization in svd_parametrizations(model):
         if not any(id(factor) in held for factor in parametrization.factors):
-            found[parametrization.matrices.weight_shape].append((name, parametrization))
+            is_trained = any(factor.requires_grad for factor in parametrization.factors)
+            found[parametrization.matrices.weight_shape, is_trained].append((name, parametrization))
     return found
 
 
-def _parameters_without_model(
-    optimizer: torch.optim.Optimizer, model: nn.Module
-) -> dict[tuple[int, ...], list[tuple[dict[str, Any], Tensor]]]:
-    """Parameters of the optimizer that are not the model's, with their groups, by shape."""
+def _parameters_without_model(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[Likeness, list[Held]]:
+    """Parameters of the optimizer that are not the model's, with their groups."""
     known = {id(parameter) for parameter in model.parameters()}
     found = defaultdict(list)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if id(parameter) not in known:
-                found[tuple(parameter.shape)].append((group, parameter))
+                found[tuple(parameter.shape), parameter.requires_grad].append((group, parameter))
     return found
-
-
-def _replace(
-    optimizer: torch.optim.Optimizer,
-    group: dict[str, Any],
-    parameter: Tensor,
-    name: str,
-    parametrization: SVDParametrization,
-) -> None:
-    factors = _trained(parametrization)
-    place = next(i for i, held in enumerate(group["params"]) if held is parameter)
-    group["params"][place : place + 1] = factors
-    if "param_names" in group:
-        group["param_names"][place : place + 1] = [f"{name}.{i}" for i in range(len(factors))]
-    optimizer.state.pop(parameter, None)

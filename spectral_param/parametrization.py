@@ -14,6 +14,7 @@ from spectral_param.factorization import svd_weight
 from spectral_param.frozen import kept_columns, stands_still
 from spectral_param.householder import householder_apply, normalized
 from spectral_param.matrices import Matrices
+from spectral_param.shards import whole, write_
 from spectral_param.sigma import SigmaMap
 from spectral_param.sigma.level import beside, holds, said
 from spectral_param.trapezoid import pack, packed_size, unpack
@@ -79,6 +80,7 @@ class SVDParametrization(nn.Module):
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
                 return self.forward(*factors)
+        factors = tuple(map(whole, factors))
         blocks = self._blocks(factors)
         half = factors[0].dtype.itemsize < 4  # a strategy of mixed precision hands factors in its own dtype
         return self.matrices.to_weight(blocks).to(factors[0].dtype if half else self.dtype)
@@ -163,18 +165,18 @@ class SVDParametrization(nn.Module):
 
     @property
     def sigma(self) -> Tensor:
-        """σ with its sign, differentiable: (k,), or (chunks, k)."""
-        return self._sigma(self.factors)
+        """σ with its sign, differentiable: (k,), or (chunks, k). On shards a collective read, so one for all ranks."""
+        return self._sigma([whole(f) for f in self.factors])
 
     @property
     def u(self) -> Tensor | None:
         """Reflectors of U, differentiable: (p, m₁), or (chunks, p, m₁); ``None`` without any."""
-        return self._dense(self.factors)[0]
+        return self._dense([whole(f) for f in self.factors])[0]
 
     @property
     def v(self) -> Tensor | None:
         """Reflectors of V, differentiable: (q, m₂), or (chunks, q, m₂); ``None`` without any."""
-        return self._dense(self.factors)[2]
+        return self._dense([whole(f) for f in self.factors])[2]
 
     # -------------------------------------------------------------------------------------------------------- editing
 
@@ -224,10 +226,9 @@ class SVDParametrization(nn.Module):
     @torch.no_grad()
     def renormalize_(self) -> None:
         """Gives every reflector unit length, in place; W changes by rounding alone."""
-        u, _, v = self._dense(self.factors)
-        for place, dense in ((self._places[0], u), (self._places[2], v)):
+        for place, dense in ((self._places[0], self.u), (self._places[2], self.v)):
             if dense is not None:
-                self.factors[place].copy_(pack(normalized(dense)))
+                write_(self.factors[place], pack(normalized(dense)))
 
     # ------------------------------------------------------------------------------------- between factors and tensors
 

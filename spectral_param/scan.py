@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from spectral_param.precision import without_autocast
+
 NONLINEARITIES = ("tanh", "relu", "leaky_relu")
 
 
@@ -150,6 +152,7 @@ class _Scan(torch.autograd.Function):
         return states[1:], h[steps].clone()
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, grad_states: Tensor | None, grad_last: Tensor | None) -> tuple[Any, ...]:
         x, h0, m, w, b, states = ctx.saved_tensors
         needs = ctx.needs_input_grad[:5]

@@ -30,6 +30,8 @@ class SpectralTable(list[dict[str, Any]]):
 def spectral_table(model: nn.Module, center: float = 1.0) -> SpectralTable:
     """Lists the registered weights of a model and their singular values, without a decomposition.
 
+    On a sharded model a collective, so to be called on all ranks.
+
     Args:
         model: any module.
         center: what the margin is measured from.
@@ -59,8 +61,6 @@ def spectral_table(model: nn.Module, center: float = 1.0) -> SpectralTable:
 @torch.no_grad()
 def _row(name: str, parametrization: SVDParametrization, center: float) -> dict[str, Any]:
     sigma = parametrization.sigma.abs()
-    if hasattr(sigma, "full_tensor"):  # of a sharded model
-        sigma = sigma.full_tensor()
     return {
         "weight": name,
         "blocks": parametrization.chunks,

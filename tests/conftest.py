@@ -26,7 +26,12 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
     with ProcessPoolExecutor(2, context) as pool:
         barrier = context.Manager().Barrier(2)
         list(pool.map(_join_group, range(2), [str(store)] * 2, [barrier] * 2))
-        yield lambda function, *arguments: list(pool.map(_on_own_rank, [function] * 2, [arguments] * 2, [barrier] * 2))
+
+        def run(function: Callable[..., Any], *arguments: Any) -> list[Any]:
+            results = pool.map(_on_own_rank, [function] * 2, [arguments] * 2, [barrier] * 2)
+            return [result for _, result in sorted(results, key=lambda pair: pair[0])]
+
+        yield run
 
 
 @pytest.fixture
@@ -63,7 +68,8 @@ def _join_group(rank: int, store: str, barrier: Any) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 
 
-def _on_own_rank(function: Callable[..., Any], arguments: tuple[Any, ...], barrier: Any) -> Any:
+def _on_own_rank(function: Callable[..., Any], arguments: tuple[Any, ...], barrier: Any) -> tuple[int, Any]:
     barrier.wait(60)
     torch.manual_seed(0)
-    return function(torch.distributed.get_rank(), *arguments)
+    rank = torch.distributed.get_rank()
+    return rank, function(rank, *arguments)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from spectral_param.callbacks.reading import has_flat_shards, is_shard
@@ -24,7 +23,7 @@ from spectral_param.parametrization import SVDParametrization
 
 
 class SpectralClip(Callback):
-    """Moves singular values into [min, max] after every step of every optimizer.
+    """Moves singular values into [min, max], before training and after every step of every optimizer.
 
     It hooks the optimizers themselves, so that nothing in between sees a σ outside: not another callback, a checkpoint,
     an averaged model, nor the second step of a batch in manual optimization. Each rank clips what it holds,
@@ -86,11 +85,11 @@ class SpectralClip(Callback):
                 )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Hooks the optimizers."""
+        """Clips what training begins with, and hooks the optimizers."""
         warn_untrained(pl_module, trainer.optimizers)
         trained, plain = self._chosen(pl_module)
 
-        def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        def clip(*step: Any) -> None:
             for parametrization in trained.values():
                 parametrization.clip_(self.min, self.max)
                 if self.renormalize:
@@ -98,8 +97,9 @@ class SpectralClip(Callback):
             for _, weight in plain.values():
                 project_(weight, self.min, self.max)
 
+        clip()
         self._unhook()
-        self._handles = [optimizer.register_step_post_hook(after_step) for optimizer in trainer.optimizers]
+        self._handles = [optimizer.register_step_post_hook(clip) for optimizer in trainer.optimizers]
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Lets the optimizers go."""

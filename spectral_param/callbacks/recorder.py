@@ -90,9 +90,8 @@ class Recorder(Callback):
         write(trainer, numbers)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begins afresh; what a run before this one read at later steps is forgotten."""
+        """Begins afresh."""
         self._last_due = None
-        self.history.rewind(current_step(trainer))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Writes the page about the run, the first of several monitors for all of them."""
@@ -128,7 +127,7 @@ def versions() -> dict[str, str]:
     """Versions of the software at work, by package."""
     return {
         "spectral_param": spectral_param.__version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # TorchVersion does not load with weights_only
         "lightning": lightning.__version__,
         "python": platform.python_version(),
     }

@@ -1,0 +1,62 @@
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from spectral_param import Fixed, Positive, register_svd_parametrization, spectral_table
+
+
+def model():
+    layers = nn.Sequential(nn.Linear(5, 3), nn.ReLU(), nn.GRU(3, 4), nn.Linear(4, 4))
+    layers[0].weight.data = torch.diag(torch.tensor([3.0, 2.0, 0.5])) @ torch.eye(3, 5)
+    register_svd_parametrization(layers[0], train="sigma")
+    register_svd_parametrization(
+        layers[2], "weight_hh_l0", chunks=3, reflectors=(2, 1), sigma=Positive(), init="orthogonal"
+    )
+    register_svd_parametrization(layers[3], reflectors=(2, 2), sigma=Fixed(), init="orthogonal")
+    return layers
+
+
+def test_rows():
+    first, second, third = spectral_table(model(), center=2.0)
+    assert first == {
+        "weight": "0.weight",
+        "blocks": 1,
+        "shape": (3, 5),
+        "reflectors": (3, 3),
+        "sigma": "Unconstrained()",
+        "min": pytest.approx(0.5),
+        "max": pytest.approx(3.0),
+        "margin": pytest.approx(1.5),
+        "trained": 3,
+    }
+    assert (second["weight"], second["blocks"], second["shape"]) == ("2.weight_hh_l0", 3, (4, 4))
+    assert second["trained"] == 3 * (7 + 4 + 4)
+    assert third["sigma"] == "Fixed(value=1.0)"
+    assert third["trained"] == 14
+
+
+def test_printing():
+    lines = str(spectral_table(model())).splitlines()
+    assert lines[0].split() == list(spectral_table(model())[0])
+    assert lines[1].split() == ["0.weight", "1", "3×5", "3,", "3", "Unconstrained()", "0.5", "3", "2", "3"]
+    assert lines[-1].split() == ["total", "62"]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_a_model_without_registered_weights():
+    assert spectral_table(nn.Linear(2, 2)) == []
+    assert str(spectral_table(nn.Linear(2, 2))) == "no weight is registered"
+
+
+def _rows_of_shards(rank):
+    layers = model()
+    before = spectral_table(layers)
+    fully_shard(layers, mesh=init_device_mesh("cpu", (2,)))
+    return before, spectral_table(layers)
+
+
+def test_sharded_models_are_read_whole(two_processes):
+    for before, after in two_processes(_rows_of_shards):
+        assert after == before
