@@ -7,6 +7,44 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spectral_param.householder import householder_apply, householder_product
+from spectral_param.low_rank import Sizes, low_rank_weight
+from spectral_param.trapezoid import unpack
+
+
+def packed_weight(u: Tensor | None, sigma: Tensor, v: Tensor | None, sizes: Sizes) -> Tensor:
+    """Builds W from packed reflectors, by the algorithm that is the faster for their number.
+
+    Args:
+        u: packed reflectors of U, (…, packed_size(p, m₁)); ``None`` where m₁ = 0.
+        sigma: (…, k), of any sign.
+        v: packed reflectors of V, (…, packed_size(q, m₂)); ``None`` where m₂ = 0.
+        sizes: p, q, m₁ and m₂.
+
+    Returns:
+        (…, p, q) in the dtype of ``sigma``.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.factorization import Sizes, packed_weight
+        >>> w = packed_weight(torch.randn(7), torch.tensor([3.0, 2.0, 1.0]), None, Sizes(4, 3, 2, 0))
+        >>> torch.linalg.svdvals(w)
+        tensor([3.0000, 2.0000, 1.0000])
+    """
+    if u is not None and v is not None and is_low_rank(sizes):
+        return low_rank_weight(u, sigma, v, sizes)
+    p, q, m1, m2 = sizes
+    return svd_weight(None if u is None else unpack(u, p, m1), sigma, None if v is None else unpack(v, q, m2), p, q)
+
+
+def is_low_rank(sizes: Sizes) -> bool:
+    """Whether reflectors on both sides are so few that ``Σ - L Rᵀ`` is less work than two products of reflectors.
+
+    Example:
+        >>> from spectral_param.factorization import Sizes, is_low_rank
+        >>> is_low_rank(Sizes(128, 128, 16, 16)), is_low_rank(Sizes(128, 128, 128, 128))
+        (True, False)
+    """
+    return min(sizes.m1, sizes.m2) > 0 and 2 * max(sizes.m1, sizes.m2) <= sizes.k
 
 
 def svd_weight(u: Tensor | None, sigma: Tensor, v: Tensor | None, p: int, q: int) -> Tensor:

@@ -15,18 +15,23 @@ import copy
 import functools
 import re
 import warnings
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from spectral_param.access import fill, one_evaluation, weight_property
 from spectral_param.loading import load_plain_weights
 
 if TYPE_CHECKING:
     from spectral_param.parametrization import SVDParametrization
+
+_successors: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""From a weight that was registered, which an optimizer may still hold, a weak reference to what took its place."""
 
 _WRAPPERS = re.compile(r"(_fsdp_wrapped_module|_orig_mod)\.")
 
@@ -39,12 +44,21 @@ def install(
 ) -> None:
     """Puts the parametrization in the weight's place, its factors beginning at ``start``."""
     weight = module._parameters[tensor_name]
+    _tell_of_losses(weight)
     parametrization.__dict__["parameter_order"] = _parameter_order(module)
     _register(module, tensor_name, parametrization, start)
-    _carry_over(weight, parametrization.factors)
+    for factor in parametrization.factors:
+        factor.__dict__.update(weight.__dict__)  # what users put on it, such as a mark for the optimizer
+    _successors[weight] = weakref.ref(parametrization)
     _equip(module, tensor_name)
     if isinstance(module, nn.RNNBase):
         module._init_flat_weights()  # lets go of the old weight
+
+
+def successor(weight: Tensor) -> SVDParametrization | None:
+    """What took the place of a parameter that was registered, if that is what this tensor is."""
+    reference = _successors.get(weight)
+    return None if reference is None else reference()
 
 
 def uninstall(module: nn.Module, tensor_name: str) -> None:
@@ -84,10 +98,7 @@ def qualified_name(list_name: str) -> str:
     return _WRAPPERS.sub("", list_name).replace("parametrizations.", "")
 
 
-def _carry_over(weight: Any, factors: Sequence[Tensor]) -> None:
-    """Attributes that users put on the parameter, such as a mark for the optimizer; what cannot come along is named."""
-    for factor in factors:
-        factor.__dict__.update(weight.__dict__)
+def _tell_of_losses(weight: Any) -> None:
     hooks = weight._backward_hooks or weight._post_accumulate_grad_hooks
     for name, there in (("gradient", weight.grad is not None), ("hooks", bool(hooks))):
         if there:

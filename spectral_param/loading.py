@@ -43,6 +43,8 @@ def load_plain_weights(
             except ValueError as error:
                 error_msgs.append(f"{plain}: {error}")
         state_dict.update({f"{lists}{i}": factor for i, factor in enumerate(factors)})
+        levels = held[0].state_dict(prefix=f"{prefix}parametrizations.{name}.0.")
+        state_dict.update({key: level for key, level in levels.items() if key not in state_dict})
     base._load_from_state_dict(
         module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
     )

@@ -4,18 +4,19 @@ Note [Low rank]
     With ``U = I - Z_u S_u⁻¹ Z_uᵀ`` and V alike (Note [Compact WY] in ``householder.py``), and Σ the p×q matrix with σ
     on its diagonal,
 
-        W = Σ + L Rᵀ,  L = [-Z_u, Q],  R = [P, Z_v],
-        P = Σᵀ Z_u S_u⁻ᵀ,  Q = (Z_u C - Σ Z_v) S_v⁻ᵀ,  C = Pᵀ Z_v.
+        W = Σ - L Rᵀ,  L = [Z_u, Q],  R = [P, Z_v],
+        P = Σᵀ Z_u S_u⁻ᵀ,  Q = (Σ Z_v - Z_u C) S_v⁻ᵀ,  C = Pᵀ Z_v.
 
     L and R have 2 m columns, m = max(m₁, m₂), so that nothing p×q is touched but in ``L Rᵀ``, and not even there where
-    W is applied to vectors as ``σ x + L (Rᵀ x)``. Both sides stand in one stack, filled up by zeros where one is
+    W is applied to vectors as ``σ x - L (Rᵀ x)``. Both sides stand in one stack, filled up by zeros where one is
     smaller: half as many operations, which is what small weights wait for.
 
 Note [Low rank, backward]
-    From dL and dR: ``E = dQ S_v⁻¹``, ``dC = Z_uᵀ E``, ``F = (dP + Z_v dCᵀ) S_u⁻¹``, and, the sides stacked,
+    From ``(A, B) = -dL`` and ``(A', B') = -dR``, cut into their two halves: ``E = B S_v⁻¹``, ``D = Z_uᵀ E``,
+    ``F = (A' - Z_v Dᵀ) S_u⁻¹``, and, the sides stacked,
 
-        X = (F, -E),  dσ = rowsum(X_u ∘ Z_u + X_v ∘ Z_v),
-        dZ = σ X + (E Cᵀ - dL_u, P dC + dR_v) - Z sym(Xᵀ (P, -Q)),
+        X = (F, E),  dσ = -rowsum(X_u ∘ Z_u + X_v ∘ Z_v),
+        dZ = Z sym(Xᵀ (P, Q)) + (E Cᵀ - A, P D - B') - σ X,
 
     where ``sym(K) = striu(K) + striu(K)ᵀ``. All solves are from the right: on rows in the order in which they lie in
     memory, two to four times as fast as from the left.
@@ -30,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spectral_param.householder import add_product_, norms, traced_or_transformed
+from spectral_param.householder import added, norms, traced_or_transformed
 from spectral_param.trapezoid import pack_both, unpack, unpack_both
 
 
@@ -79,7 +80,7 @@ def low_rank_weight(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sizes) -> Tensor
 
 
 def low_rank_factors(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
-    """The thin factors of ``W = Σ + L Rᵀ`` from packed reflectors, see Note [Low rank].
+    """The thin factors of ``W = Σ - L Rᵀ`` from packed reflectors, see Note [Low rank].
 
     Args:
         u: as for :func:`low_rank_weight`.
@@ -95,7 +96,7 @@ def low_rank_factors(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sizes) -> tuple
         >>> from spectral_param.low_rank import Sizes, low_rank_factors, low_rank_weight
         >>> u, sigma, v, sizes = torch.randn(5), torch.ones(3), torch.randn(3), Sizes(5, 3, 1, 1)
         >>> left, right = low_rank_factors(u, sigma, v, sizes)
-        >>> torch.allclose(low_rank_weight(u, sigma, v, sizes), torch.eye(5, 3) + left @ right.mT, atol=1e-5)
+        >>> torch.allclose(low_rank_weight(u, sigma, v, sizes), torch.eye(5, 3) - left @ right.mT, atol=1e-5)
         True
     """
     if traced_or_transformed():
@@ -126,18 +127,13 @@ def _pieces(y: Tensor, sigma: Tensor) -> _Pieces:
     gram_u, gram_v = gram.unbind(-3)
     right_u = _solve(gram_u.mT, sigma * z_u)
     cross = right_u.mT @ z_v
-    left_v = _solve(gram_v.mT, _product_less(z_u, cross, sigma * z_v))
-    return _Pieces(z, scale, gram, cross, torch.cat([-z_u, left_v], -1), torch.cat([right_u, z_v], -1))
+    left_v = _solve(gram_v.mT, added(sigma * z_v, z_u, cross, alpha=-1))
+    return _Pieces(z, scale, gram, cross, torch.cat([z_u, left_v], -1), torch.cat([right_u, z_v], -1))
 
 
 def _solve(triangle: Tensor, b: Tensor, *, upper: bool = False) -> Tensor:
     """``b S⁻ᵀ`` from Sᵀ (lower), or ``b S⁻¹`` from S (upper), S unit triangular; the rest is never read."""
     return torch.linalg.solve_triangular(triangle, b, upper=upper, left=False, unitriangular=True)
-
-
-def _product_less(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """A b - c."""
-    return torch.addmm(c, a, b, beta=-1) if c.dim() == 2 else a @ b - c
 
 
 def _column(sigma: Tensor, sizes: Sizes) -> Tensor:
@@ -167,7 +163,7 @@ def _plain_factors(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sizes) -> tuple[T
 def _plain_weight(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sizes) -> Tensor:
     left, right = _plain_factors(u, sigma, v, sizes)
     diagonal = pad(torch.diag_embed(sigma), (0, sizes.q - sizes.k, 0, sizes.p - sizes.k))
-    return diagonal + left @ right.mT
+    return diagonal - left @ right.mT
 
 
 class _LowRank(torch.autograd.Function):
@@ -184,7 +180,7 @@ class _LowRank(torch.autograd.Function):
         ctx.sizes, ctx.whole = sizes, whole
         if not whole:
             return left, right
-        w = left @ right.mT
+        w = (left @ right.mT).neg_()
         w.diagonal(dim1=-2, dim2=-1).add_(sigma)
         return w
 
@@ -199,24 +195,24 @@ class _LowRank(torch.autograd.Function):
             return (*(next(found) if need else None for need in needs), None, None)
 
         n, m = z.shape[-2:]
-        d_left, d_right = (grads[0] @ right, grads[0].mT @ left) if ctx.whole else grads
-        left_u, left_v = _rows(d_left, n).split(m, -1)
-        right_u, right_v = _rows(d_right, n).split(m, -1)
+        if ctx.whole:
+            minus_d_left, minus_d_right = grads[0] @ right, grads[0].mT @ left
+        else:
+            minus_d_left, minus_d_right = -grads[0], -grads[1]
+        a_u, a_v = _rows(minus_d_left, n).split(m, -1)
+        b_u, b_v = _rows(minus_d_right, n).split(m, -1)
         z_u, z_v = z.unbind(-3)
         gram_u, gram_v = gram.unbind(-3)
-        p, minus_q = _rows(right, n)[..., :m], -_rows(left, n)[..., m:]
-        e = _solve(gram_v, left_v, upper=True)
+        p, q = _rows(right, n)[..., :m], _rows(left, n)[..., m:]
+        e = _solve(gram_v, a_v, upper=True)
         d_cross = z_u.mT @ e
-        f = _solve(gram_u, right_u + z_v @ d_cross.mT, upper=True)
-        x = torch.stack([f, -e], -3)
-        upper = (x.mT @ torch.stack([p, minus_q], -3)).triu(1)
-        dz = (x * _column(sigma, sizes).unsqueeze(-3)).sub_(z @ (upper + upper.mT))
-        du, dv = dz.unbind(-3)
-        add_product_(du, e, cross.mT).sub_(left_u)
-        add_product_(dv, p, d_cross).add_(right_v)
+        f = _solve(gram_u, added(b_u, z_v, d_cross.mT, alpha=-1), upper=True)
+        x = torch.stack([f, e], -3)
+        upper = (x.mT @ torch.stack([p, q], -3)).triu(1)
+        dz = torch.stack([added(a_u, e, cross.mT, beta=-1), added(b_v, p, d_cross, beta=-1)], -3)
+        dz = added(dz, z, upper + upper.mT).addcmul_(_column(sigma, sizes).unsqueeze(-3), x, value=-1)
         dz.addcmul_(z, (dz * z).sum(-2, keepdim=True), value=-0.5).mul_(scale)
         d_u, d_v = pack_both(dz, *sizes)
         d_sigma = (x * z).sum((-3, -1))[..., : sizes.k]
-        if ctx.whole:
-            d_sigma += grads[0].diagonal(dim1=-2, dim2=-1)
+        d_sigma = grads[0].diagonal(dim1=-2, dim2=-1) - d_sigma if ctx.whole else -d_sigma
         return d_u, d_sigma, d_v, None, None

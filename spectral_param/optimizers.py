@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from spectral_param.injection import successor
 from spectral_param.parametrization import SVDParametrization
 from spectral_param.registration import svd_parametrizations
-
-Held = tuple[dict[str, Any], Tensor]
-"""A group of an optimizer and a parameter in it."""
-
-Likeness = tuple[tuple[int, ...], bool]
-"""By what a weight of old is known again: its shape, and whether it is trained."""
 
 
 def parameter_groups(
@@ -79,14 +73,10 @@ def add_factors_(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.op
 
     Args:
         optimizer: any optimizer, changed in place.
-        model: all that the optimizer trains.
+        model: the registered model, not a copy of it.
 
     Returns:
         ``optimizer``.
-
-    Raises:
-        ValueError: if several weights have one shape, and which of them the optimizer held in which group cannot be
-            told. Build a new optimizer then, with :func:`parameter_groups`.
 
     Example:
         >>> import torch
@@ -97,24 +87,19 @@ def add_factors_(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.op
         >>> [tuple(parameter.shape) for parameter in add_factors_(optimizer, layer).param_groups[0]["params"]]
         [(6,), (3,), (6,), (3,)]
     """
-    left = _parameters_without_model(optimizer, model)
-    replaced: list[tuple[Held, SVDParametrization]] = []
-    for likeness, weights in _weights_without_optimizer(optimizer, model).items():
-        stale = left.get(likeness, [])
-        if stale and (len(stale) != len(weights) or len({id(group) for group, _ in stale}) > 1):
-            raise ValueError(
-                f"optimizer: holds {len(stale)} parameters of shape {likeness[0]} that are not in the model, for the "
-                f"weights {', '.join(name for name, _ in weights)}; which is which cannot be told, so build a new one."
-            )
-        replaced += zip(stale, (parametrization for _, parametrization in weights), strict=False)
+    ours = [parametrization for _, parametrization in svd_parametrizations(model)]
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    for (group, parameter), parametrization in replaced:
-        factors = [factor for factor in parametrization.factors if factor.requires_grad]
-        place = next(i for i, held in enumerate(group["params"]) if held is parameter)
-        group["params"][place : place + 1] = factors
-        if "param_names" in group:
-            group["param_names"][place : place + 1] = [names[id(factor)] for factor in factors]
-        optimizer.state.pop(parameter, None)
+    for group in optimizer.param_groups:
+        for parameter in list(group["params"]):
+            parametrization = successor(parameter)
+            if parametrization is None or not any(parametrization is one for one in ours):
+                continue
+            factors = [factor for factor in parametrization.factors if factor.requires_grad]
+            place = next(i for i, held in enumerate(group["params"]) if held is parameter)
+            group["params"][place : place + 1] = factors
+            if "param_names" in group:
+                group["param_names"][place : place + 1] = [names[id(factor)] for factor in factors]
+            optimizer.state.pop(parameter, None)
     return optimizer
 
 
@@ -132,27 +117,3 @@ def raw_sigma(parametrization: SVDParametrization) -> Tensor | None:
     """
     place = parametrization._places[1]
     return parametrization.factors[place] if place >= 0 else None
-
-
-def _weights_without_optimizer(
-    optimizer: torch.optim.Optimizer, model: nn.Module
-) -> dict[Likeness, list[tuple[str, SVDParametrization]]]:
-    """Registered weights of which the optimizer holds no factor."""
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    found = defaultdict(list)
-    for name, parametrization in svd_parametrizations(model):
-        if not any(id(factor) in held for factor in parametrization.factors):
-            is_trained = any(factor.requires_grad for factor in parametrization.factors)
-            found[parametrization.matrices.weight_shape, is_trained].append((name, parametrization))
-    return found
-
-
-def _parameters_without_model(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[Likeness, list[Held]]:
-    """Parameters of the optimizer that are not the model's, with their groups."""
-    known = {id(parameter) for parameter in model.parameters()}
-    found = defaultdict(list)
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if id(parameter) not in known:
-                found[tuple(parameter.shape), parameter.requires_grad].append((group, parameter))
-    return found

@@ -210,6 +210,9 @@ def _parameter(module: nn.Module, tensor_name: str) -> nn.Parameter:
         raise ValueError(f"tensor_name: {tensor_name!r} of {owner} has no shape before the first forward.")
     if not weight.dtype.is_floating_point:
         raise TypeError(f"tensor_name: expected a real floating dtype, got {weight.dtype}.")
+    for option in ("max_norm", "sparse"):  # the one writes into the weight, the other gives it sparse gradients
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and getattr(module, option):
+            raise ValueError(f"module: an embedding with {option} needs a plain weight.")
     if is_traceable_wrapper_subclass(weight):
         kind = type(weight).__name__
         raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a {kind}; register before sharding.")

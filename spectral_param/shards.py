@@ -1,4 +1,4 @@
-"""Factors that ``fully_shard`` has spread over ranks: read whole, written shard by shard. All ranks have to take part."""
+"""Factors that ``fully_shard`` has spread over ranks: read whole, written by shards. All ranks have to take part."""
 
 from __future__ import annotations
 

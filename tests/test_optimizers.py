@@ -179,15 +179,20 @@ def test_names_of_parameters():
     assert group["param_names"][2] == "2.parametrizations.weight.original0"
 
 
-@pytest.mark.parametrize("held", [[[1], [2]], [[1]]])
-def test_weights_that_cannot_be_told_apart(held):
-    model = nn.Sequential(nn.Linear(2, 5), nn.Linear(3, 3), nn.Linear(3, 3))
-    groups = [{"params": [model[i].weight for i in group]} for group in held]
-    optimizer = torch.optim.SGD([{"params": [model[0].weight]}, *groups], lr=0.1)
+def test_weights_of_one_shape_stay_in_their_groups():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    optimizer = torch.optim.SGD([{"params": [model[i].weight], "lr": 0.1 * (i + 1)} for i in (2, 1)])
     register_all(model)
-    before = [*map(id, held_by(optimizer))]
-    with pytest.raises(
-        ValueError, match=r"^optimizer: holds \d parameters of shape \(3, 3\).*1.weight, 2.weight; which"
-    ):
-        add_factors_(optimizer, model)
-    assert [*map(id, held_by(optimizer))] == before
+    add_factors_(optimizer, model)
+    for group, i in zip(optimizer.param_groups, (2, 1), strict=True):
+        assert ids(group["params"]) == ids(model[i].parametrizations.weight.parameters())
+
+
+def test_weights_of_another_model_are_left_alone():
+    model, other = nn.Linear(3, 3), nn.Linear(3, 3)
+    optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1)
+    for layer in (model, other):
+        register_svd_parametrization(layer)
+    before = held_by(optimizer)
+    add_factors_(optimizer, model)
+    assert held_by(optimizer)[4] is before[2]
