@@ -52,6 +52,9 @@ def one_evaluation(forward: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return forward(self, *args, **kwargs)
+        if _watched:
+            for name, held in self.parametrizations.items():  # type: ignore[union-attr, operator]
+                _tell_of_change(held, name)
         before = _running.weights.get(id(self))
         _running.weights[id(self)] = {}
         try:
@@ -80,7 +83,6 @@ def weight_property(tensor_name: str, evaluate: Callable[[Any], Tensor]) -> prop
             return weight
         key = (tensor_name, torch.is_grad_enabled())
         if key not in weights:
-            _tell_of_change(self.parametrizations[tensor_name], tensor_name)
             weights[key] = evaluate(self)
         return weights[key]
 

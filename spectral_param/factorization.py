@@ -1,4 +1,4 @@
-"""W = U diag(σ) Vᵀ from the reflectors of U and V and σ (Eqs. 7 and 8 of the paper)."""
+"""W = U diag(σ) Vᵀ from the reflectors of U and V and σ (Eqs. 7 and 8 of the paper): built, or applied to vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spectral_param.householder import householder_apply, householder_product
-from spectral_param.low_rank import Sizes, low_rank_weight
+from spectral_param.low_rank import Sizes, low_rank_factors, low_rank_weight
 from spectral_param.trapezoid import unpack
 
 
@@ -33,7 +33,51 @@ def packed_weight(u: Tensor | None, sigma: Tensor, v: Tensor | None, sizes: Size
     if u is not None and v is not None and is_low_rank(sizes):
         return low_rank_weight(u, sigma, v, sizes)
     p, q, m1, m2 = sizes
-    return svd_weight(None if u is None else unpack(u, p, m1), sigma, None if v is None else unpack(v, q, m2), p, q)
+    return svd_weight(_unpacked(u, p, m1), sigma, _unpacked(v, q, m2), p, q)
+
+
+def packed_product(
+    x: Tensor, u: Tensor | None, sigma: Tensor, v: Tensor | None, sizes: Sizes, bias: Tensor | None = None
+) -> Tensor:
+    """Applies W to the rows of x, ``x Wᵀ + b``, without building W.
+
+    Args:
+        x: (N, q) in the dtype of ``sigma``.
+        u: as for :func:`packed_weight`.
+        sigma: as there.
+        v: as there.
+        sizes: as there.
+        bias: b, (p,), or ``None``.
+
+    Returns:
+        (…, N, p).
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.factorization import Sizes, packed_product, packed_weight
+        >>> u, sigma, v, sizes = torch.randn(7), torch.ones(3), torch.randn(3), Sizes(4, 3, 2, 1)
+        >>> x = torch.randn(5, 3)
+        >>> torch.allclose(packed_product(x, u, sigma, v, sizes), x @ packed_weight(u, sigma, v, sizes).mT, atol=1e-5)
+        True
+    """
+    p, q, m1, m2 = sizes
+    k = sizes.k
+    if u is not None and v is not None and is_low_rank(sizes):
+        left, right = low_rank_factors(u, sigma, v, sizes)
+        row = sigma.unsqueeze(-2)
+        if p == q and bias is not None:
+            start = torch.addcmul(bias, x, row)
+        else:
+            start = pad(x[..., :k] * row, (0, p - k))
+            start = start if bias is None else start + bias
+        if start.dim() == 2:
+            return torch.addmm(start, x @ right, left.mT, alpha=-1)
+        return start - (x @ right) @ left.mT
+    dense_u, dense_v = _unpacked(u, p, m1), _unpacked(v, q, m2)
+    turned = x.mT if dense_v is None else householder_apply(dense_v, x.mT, transpose=True)
+    scaled = pad(sigma.unsqueeze(-1) * turned[..., :k, :], (0, 0, 0, p - k))
+    y = (scaled if dense_u is None else householder_apply(dense_u, scaled)).mT
+    return y if bias is None else y + bias
 
 
 def is_low_rank(sizes: Sizes) -> bool:
@@ -48,7 +92,7 @@ def is_low_rank(sizes: Sizes) -> bool:
 
 
 def svd_weight(u: Tensor | None, sigma: Tensor, v: Tensor | None, p: int, q: int) -> Tensor:
-    """Builds ``W = U[:, :k] diag(σ) V[:, :k]ᵀ``, k = min(p, q).
+    """Builds ``W = U[:, :k] diag(σ) V[:, :k]ᵀ``, k = min(p, q), as two products of reflectors.
 
     Args:
         u: reflectors of U, (…, p, m₁); ``None`` for U = I.
@@ -75,3 +119,7 @@ def svd_weight(u: Tensor | None, sigma: Tensor, v: Tensor | None, p: int, q: int
     if p > k:
         w = pad(w, (0, 0, 0, p - k))
     return w.contiguous() if u is None else householder_apply(u, w)
+
+
+def _unpacked(packed: Tensor | None, n: int, m: int) -> Tensor | None:
+    return None if packed is None else unpack(packed, n, m)

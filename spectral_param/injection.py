@@ -26,6 +26,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from spectral_param.access import fill, one_evaluation, weight_property
 from spectral_param.loading import load_plain_weights
+from spectral_param.matrix_free import without_weight
 
 if TYPE_CHECKING:
     from spectral_param.parametrization import SVDParametrization
@@ -139,7 +140,8 @@ def _equip(module: nn.Module, tensor_name: str) -> None:
         return
     base = cls.__bases__[0]
     _teach_copying(cls, base)
-    cls.forward = one_evaluation(base.forward)
+    is_linear = base.forward is nn.Linear.forward
+    cls.forward = one_evaluation(without_weight(base.forward) if is_linear else base.forward)
     cls._load_from_state_dict = functools.partialmethod(load_plain_weights, base)
     cls.__prepare_scriptable__ = _refuse_to_script
     cls.qconfig = property(_has_no_qconfig, _refuse_to_quantize)

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from spectral_param import fitting
-from spectral_param.factorization import svd_weight
+from spectral_param.factorization import packed_product, packed_weight, svd_weight
 from spectral_param.frozen import kept_columns, stands_still
-from spectral_param.householder import householder_apply, normalized
+from spectral_param.householder import normalized
+from spectral_param.low_rank import Sizes
 from spectral_param.matrices import Matrices
+from spectral_param.matrix_free import is_less_work
+from spectral_param.precision import autocast_is_on
 from spectral_param.shards import whole, write_
 from spectral_param.sigma import SigmaMap
 from spectral_param.sigma.level import beside, holds, said
@@ -36,6 +38,7 @@ class SVDParametrization(nn.Module):
         reflectors: (m₁, m₂), how many for U and for V.
         sigma_map: the σ map.
         init: how it starts, at registration and when the module's ``reset_parameters`` is called.
+        matrix_free: whether an ``nn.Linear`` is applied without building W; ``None``: where that is less work.
 
     Example:
         >>> from torch import nn
@@ -54,6 +57,7 @@ class SVDParametrization(nn.Module):
         *,
         init: str,
         dtype: torch.dtype,
+        matrix_free: bool | None = None,
     ) -> None:
         super().__init__()
         self.matrices = matrices
@@ -61,6 +65,7 @@ class SVDParametrization(nn.Module):
         self.sigma_map = sigma_map
         self.init = init
         self.dtype = dtype
+        self.matrix_free = matrix_free
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -77,7 +82,7 @@ class SVDParametrization(nn.Module):
     def forward(self, *factors: Tensor) -> Tensor:
         """Builds W from the trained tensors, (chunks · p, q), never under autocast."""
         device = factors[0].device.type
-        if torch.is_autocast_enabled(device):
+        if autocast_is_on(device):
             with torch.autocast(device, enabled=False):
                 return self.forward(*factors)
         factors = tuple(map(whole, factors))
@@ -87,8 +92,7 @@ class SVDParametrization(nn.Module):
 
     def _blocks(self, factors: Sequence[Tensor]) -> Tensor:
         if not self._turns_stand_still(factors):
-            u, sigma, v = self._dense(factors)
-            return svd_weight(u, sigma, v, *self.shape)
+            return packed_weight(*self._packed(factors), self._sizes)
         left, right = self._kept_turns(factors)
         return (left * self._sigma(factors).unsqueeze(-2)) @ right.mT
 
@@ -107,22 +111,30 @@ class SVDParametrization(nn.Module):
                 turns.append(kept_columns(factors[place], n, m, k))
         return turns[0], turns[1]
 
-    def product(self, x: Tensor, *factors: Tensor) -> Tensor:
-        """``W x``, (chunks · p, b) for columns x (q, b), without building W; in float32 or float64, never autocast."""
+    def product(self, x: Tensor, *factors: Tensor, bias: Tensor | None = None) -> Tensor:
+        """``x Wᵀ + b``, (N, chunks · p) for rows x (N, q), without building W; in float32 or float64 under autocast."""
         device = factors[0].device.type
-        if torch.is_autocast_enabled(device):
+        if autocast_is_on(device):
             with torch.autocast(device, enabled=False):
-                return self.product(x, *factors)
+                return self.product(x, *factors, bias=bias)
         if self._turns_stand_still(factors):
             left, right = self._kept_turns(factors)
-            return (left @ (self._sigma(factors).unsqueeze(-1) * (right.mT @ x.to(right.dtype)))).flatten(end_dim=-2)
-        u, sigma, v = self._dense(factors)
-        p, k = self.shape[0], min(self.shape)
-        x = x.to(sigma.dtype)
-        turned = x if v is None else householder_apply(v, x, transpose=True)
-        scaled = pad(sigma.unsqueeze(-1) * turned[..., :k, :], (0, 0, 0, p - k))
-        y = scaled if u is None else householder_apply(u, scaled)
-        return y.flatten(end_dim=-2)
+            y = ((x.to(right.dtype) @ right) * self._sigma(factors).unsqueeze(-2)) @ left.mT
+        else:
+            u, sigma, v = self._packed(factors)
+            only_block = self.chunks == 1 and bias is not None
+            y = packed_product(x.to(sigma.dtype), u, sigma, v, self._sizes, bias if only_block else None)
+            if only_block:
+                return y
+        y = y if self.chunks == 1 else y.transpose(0, 1).flatten(-2)
+        return y if bias is None else y + bias
+
+    def spares_work(self, vectors: int) -> bool:
+        """Whether :meth:`product` of so many vectors is less work in a training step than to build W first."""
+        place_u, _, place_v = self._places
+        if all(stands_still(self.factors[place]) for place in (place_u, place_v) if place >= 0):
+            return vectors < 2 * min(self.shape)
+        return is_less_work(self._sizes, vectors)
 
     def right_inverse(self, weight: Tensor) -> list[Tensor]:
         """Finds the trained tensors for a weight: see :func:`spectral_param.fitting.fit`.
@@ -240,22 +252,29 @@ class SVDParametrization(nn.Module):
         return places[0], places[1], places[2]
 
     @property
+    def _sizes(self) -> Sizes:
+        return Sizes(self.matrices.p, self.matrices.q, *self.reflectors)
+
+    @property
     def _lead(self) -> tuple[int, ...]:
         return (self.chunks,) if self.chunks > 1 else ()
 
+    def _packed(self, factors: Sequence[Tensor]) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """Packed reflectors of U, σ, and packed reflectors of V, in float32 or float64."""
+        place_u, _, place_v = self._places
+        u, v = (_wide(factors[place]) if place >= 0 else None for place in (place_u, place_v))
+        return u, self._sigma(factors), v
+
     def _dense(self, factors: Sequence[Tensor]) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """Reflectors with their zeros, and σ, in float32 or float64."""
-        tensors = [f.float() if f.dtype.itemsize < 4 else f for f in factors]
+        u, sigma, v = self._packed(factors)
         (p, q), (m1, m2) = self.shape, self.reflectors
-        place_u, _, place_v = self._places
-        u = unpack(tensors[place_u], p, m1) if m1 else None
-        v = unpack(tensors[place_v], q, m2) if m2 else None
-        return u, self._sigma(factors), v
+        return None if u is None else unpack(u, p, m1), sigma, None if v is None else unpack(v, q, m2)
 
     def _sigma(self, factors: Sequence[Tensor]) -> Tensor:
         place = self._places[1]
         raw = factors[place] if place >= 0 else factors[0].new_empty(*self._lead, min(self.shape))
-        return self.sigma_map(raw.float() if raw.dtype.itemsize < 4 else raw)
+        return self.sigma_map(_wide(raw))
 
     def _pack(self, factors: fitting.Factors, like: Tensor) -> list[Tensor]:
         u, sigma, v = (f if self.chunks > 1 else f[0] for f in factors)
@@ -306,6 +325,11 @@ class SVDParametrization(nn.Module):
         (p, q), (m1, m2) = self.shape, self.reflectors
         blocks = f"{self.chunks} × " if self.chunks > 1 else ""
         return f"{blocks}{p}×{q}, reflectors=({m1}, {m2})"
+
+
+def _wide(factor: Tensor) -> Tensor:
+    """In float32 where it is narrower."""
+    return factor.float() if factor.dtype.itemsize < 4 else factor
 
 
 def _stack(blocks: Sequence[fitting.Factors]) -> fitting.Factors:

@@ -1,4 +1,4 @@
-"""Backward passes that autocast leaves alone, whatever surrounds the call of ``backward``."""
+"""Autocast: whether it is on, and backward passes that it leaves alone, whatever surrounds ``backward()``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def autocast_is_on(device: str) -> bool:
+    """Whether autocast is on for a device type; the meta device has none.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.precision import autocast_is_on
+        >>> autocast_is_on("meta"), autocast_is_on("cpu")
+        (False, False)
+    """
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,7 +37,7 @@ def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(backward)
     def wrapped(ctx: Any, *grads: Tensor | None) -> Any:
         device = next((g.device.type for g in grads if g is not None), "cpu")
-        if not torch.is_autocast_enabled(device):
+        if not autocast_is_on(device):
             return backward(ctx, *grads)
         with torch.autocast(device, enabled=False):
             return backward(ctx, *grads)

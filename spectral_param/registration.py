@@ -25,6 +25,7 @@ def register_svd_parametrization(
     chunks: int = 1,
     init: str = "weight",
     train: str = "all",
+    matrix_free: bool | None = None,
 ) -> nn.Module:
     r"""Keeps a weight as ``W = U diag(σ) Vᵀ``, U and V products of Householder reflectors (Eqs. 7 and 8 of the paper).
 
@@ -47,6 +48,11 @@ def register_svd_parametrization(
             map's range. ``"orthogonal"``: draw U and V at random, σ at the map's start (1 for ``Unconstrained``).
         train: ``"all"``; ``"sigma"``: σ alone, U and V frozen and built once; ``"reflectors"``: U and V alone. A weight
             that does not require a gradient gives factors that do not either.
+        matrix_free: how an ``nn.Linear`` is applied; elsewhere it says nothing. ``False``: W is built. ``True``: V, σ
+            and U are applied to the input in turn, in float32 at least, unless a compiler or a transform of
+            ``torch.func`` looks on. ``None``: whichever is less work for the number of vectors, see
+            :func:`spectral_param.matrix_free.is_less_work`; W under autocast and in half precision. The results are
+            the same to rounding.
 
     Returns:
         ``module``.
@@ -85,12 +91,16 @@ def register_svd_parametrization(
         raise ValueError(f"init: expected 'weight' or 'orthogonal', got {init!r}.")
     if train not in ("all", "sigma", "reflectors"):
         raise ValueError(f"train: expected 'all', 'sigma' or 'reflectors', got {train!r}.")
+    if not (matrix_free is None or isinstance(matrix_free, bool)):
+        raise TypeError(f"matrix_free: expected None, True or False, got {type(matrix_free).__name__}.")
     k = min(matrices.p, matrices.q)
     sigma_map = Unconstrained() if sigma is None else copy.deepcopy(sigma)
     sigma_map.check(k, matrices.count)
     if train == "sigma" and not sigma_map.trained:
         raise ValueError(f"train: 'sigma' leaves nothing to train with {sigma_map}.")
-    parametrization = SVDParametrization(matrices, _counts(reflectors, k), sigma_map, init=init, dtype=weight.dtype)
+    parametrization = SVDParametrization(
+        matrices, _counts(reflectors, k), sigma_map, init=init, dtype=weight.dtype, matrix_free=matrix_free
+    )
     injection.install(module, tensor_name, parametrization, parametrization.starting_factors(weight))
     parametrization.freeze_all_but_(train)
     return module

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spectral_param.precision import without_autocast
+from spectral_param.precision import autocast_is_on, without_autocast
 
 NONLINEARITIES = ("tanh", "relu", "leaky_relu")
 
@@ -77,7 +77,7 @@ def rnn_scan(
 
 def _under_autocast(tensors: tuple[Tensor | None, ...], device: str) -> tuple[Any, ...]:
     """Autocast does not see in-place products, so its dtype is applied by hand."""
-    if not torch.is_autocast_enabled(device):
+    if not autocast_is_on(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     return tuple(t if t is None or t.dtype == torch.float64 else t.to(dtype) for t in tensors)

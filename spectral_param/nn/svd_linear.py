@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.injection import parametrization_lists
+from spectral_param.matrix_free import apply_linear
 from spectral_param.registration import is_registered, register_svd_parametrization
 from spectral_param.sigma import SigmaMap
 
@@ -135,37 +136,12 @@ class SVDLinear(nn.Linear):
         """
         if not _is_svd_alone(self):
             return super().forward(input)
-        if input.dim() == 0 or input.shape[-1] != self.in_features:
-            raise ValueError(f"input: expected (…, {self.in_features}), got {tuple(input.shape)}.")
-        held = parametrization_lists(self)["weight"]
-        factors = [getattr(held, f"original{i}") for i in range(held.ntensors)]
-        half = factors[0].dtype.itemsize < 4
-        dtype = _output_dtype(input, factors[0].dtype if half else held[0].dtype)
-        columns = input.reshape(-1, self.in_features).mT
-        output = held[0].product(columns, *factors).mT
-        if self.bias is not None:
-            output = output + self.bias
-        return output.to(dtype).contiguous().view(*input.shape[:-1], self.out_features)
+        return apply_linear(self, input)
 
 
 def _is_svd_alone(layer: nn.Module) -> bool:
     """Whether the weight is an SVD with no other parametrization on top."""
     return is_registered(layer, "weight") and len(parametrization_lists(layer)["weight"]) == 1
-
-
-def _output_dtype(input: Tensor, weight_dtype: torch.dtype) -> torch.dtype:
-    """What ``nn.Linear`` would answer in, autocast or not, or its refusal."""
-    device = input.device.type
-    if torch.is_autocast_enabled(device) and all(_lowered(dtype) for dtype in (input.dtype, weight_dtype)):
-        return torch.get_autocast_dtype(device)
-    if input.dtype != weight_dtype:
-        raise TypeError(f"input: expected the dtype of the layer, {weight_dtype}, got {input.dtype}.")
-    return weight_dtype
-
-
-def _lowered(dtype: torch.dtype) -> bool:
-    """Whether autocast takes tensors of this dtype for its own."""
-    return dtype.is_floating_point and dtype != torch.float64
 
 
 def _plain_copy(linear: nn.Linear, cls: type[_Linear]) -> _Linear:
