@@ -70,9 +70,9 @@ def _curves(run: Run, weights: list[str]) -> dict[str, dict[str, figures.Curve]]
 
 def _bands(run: Run, names: list[str] | None = None) -> dict[str, Band]:
     """The finite ranges of σ maps, by weight."""
-    ranges = {name: (w.get("low", -math.inf), w.get("high", math.inf)) for name, w in run.weights.items()}
-    chosen = ranges if names is None else {name: ranges[name] for name in names}
-    return {name: (low, high) for name, (low, high) in chosen.items() if math.isfinite(high - low) and low < high}
+    chosen = {name: run.weights.get(name, {}) for name in (run.weights if names is None else names)}
+    ranges = {name: (weight.get("low", -math.inf), weight.get("high", math.inf)) for name, weight in chosen.items()}
+    return {name: (low, high) for name, (low, high) in ranges.items() if math.isfinite(high - low) and low < high}
 
 
 def _by_steps(run: Run) -> dict[str, tuple[ArrayLike, dict[str, ArrayLike]]]:

@@ -205,7 +205,8 @@ def margin_heatmap_figure(runs: Mapping[str, tuple[ArrayLike, Mapping[str, Array
     for panel, (title, (steps, margins)) in zip(row, runs.items(), strict=True):
         layers = np.stack([array(margin) for margin in margins.values()])
         mesh = heatmap(panel, steps, range(len(layers)), layers, colors, "cividis")
-        panel.set_yticks(range(len(layers)), list(margins), fontsize=8)
+        known = panel is not row[0] and list(margins) == [text.get_text() for text in row[0].get_yticklabels()]
+        panel.set_yticks(range(len(layers)), [] if known else list(margins), fontsize=8)
         panel.invert_yaxis()
         panel.set(title=title, xlabel="step")
     figure.colorbar(mesh, ax=list(row), label="max|σ - 1|")
@@ -238,7 +239,8 @@ def saturation_figure(
     panel.fill_between(steps, 0, upper, color=PALETTE[3], alpha=0.8, lw=0, label=f"at the upper edge, {high:g}")
     panel.fill_between(steps, 0, -lower, color=PALETTE[0], alpha=0.8, lw=0, label=f"at the lower edge, {low:g}")
     panel.axhline(0, color="black", lw=0.8)
-    panel.set(title=title, xlabel="step", ylabel="share of σ", ylim=(-1.05, 1.05))
-    panel.set_yticks([-1, -0.5, 0, 0.5, 1], ["100 %", "50 %", "0", "50 %", "100 %"])
+    most = max(0.1, 1.1 * upper.max(), 1.1 * lower.max())
+    panel.set(title=title, xlabel="step", ylabel="share of σ", ylim=(-most, most))
+    panel.yaxis.set_major_formatter(lambda share, _: f"{abs(share):.0%}")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure

@@ -83,7 +83,7 @@ def sequences(batches=6, batch_size=4, length=9):
 
 
 def trainer(folder, *callbacks, **options):
-    options = {"max_epochs": 1, "logger": False, "enable_checkpointing": False} | options
+    options = {"max_epochs": 1, "logger": False, "enable_checkpointing": False, "log_every_n_steps": 2} | options
     return Trainer(
         accelerator="cpu",
         default_root_dir=folder,
