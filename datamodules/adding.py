@@ -1,18 +1,14 @@
 """The adding problem: remember two marked numbers of a long sequence and add them."""
 
-from collections.abc import Iterator, Sequence
-from typing import cast
-
 import numpy as np
 import torch
-from torch.utils.data import DistributedSampler
+from torch import Tensor
 
-from datamodules.batched import Batch, BatchedDataModule, BatchedDataset
+from datamodules.batched import Batch
+from datamodules.generated import GeneratedProblem, GeneratedSequences
 
-TRAIN, VAL, TEST = range(3)
 
-
-class AddingProblem(BatchedDataModule):
+class AddingProblem(GeneratedProblem):
     """The adding problem (Section 7.1 of the paper), generated on demand.
 
     An input of shape ``(batch, length, 2)``, float32, holds numbers drawn uniformly from [0, 1) and
@@ -59,34 +55,21 @@ class AddingProblem(BatchedDataModule):
     ) -> None:
         if length < 2:
             raise ValueError(f"length: expected at least 2, a step for each marker, got {length}.")
-        if seed < 0:
-            raise ValueError(f"seed: expected at least 0, got {seed}.")
-        super().__init__(batch_size, num_workers, seed, pin_memory)
+        super().__init__(train_size, val_size, test_size, batch_size, num_workers, seed, pin_memory)
         self.length = length
-        self.train_size = train_size
-        self.val_size = val_size
-        self.test_size = test_size
 
     @property
     def baseline_mse(self) -> float:
         """The mean squared error of always answering 1, the variance of the sum: 1/6."""
         return 1 / 6
 
-    def setup(self, stage: str | None = None) -> None:
-        """Makes the three sets; their sequences are generated when they are read."""
-        self.train_set = AddingSequences(self.length, self.train_size, (self.seed, TRAIN))
-        self.val_set = AddingSequences(self.length, self.val_size, (self.seed, VAL))
-        self.test_set = AddingSequences(self.length, self.test_size, (self.seed, TEST))
-
-    def _train_sampler(self, num_replicas: int, rank: int) -> DistributedSampler[int]:
-        return NewSamplesEachEpoch(self.train_set, num_replicas, rank, shuffle=False, drop_last=True)
+    def sequences(self, size: int, seed: tuple[int, ...]) -> "AddingSequences":
+        """Returns ``size`` sequences of the problem."""
+        return AddingSequences(self.length, size, seed)
 
 
-class AddingSequences(BatchedDataset):
-    """Sequences of the adding problem, ``size`` of them an epoch.
-
-    Index ``epoch * size + i`` is sequence ``i`` of that epoch, so that a worker process learns the
-    epoch from the indices it is given. One epoch at a time is held.
+class AddingSequences(GeneratedSequences):
+    """Sequences of the adding problem.
 
     Args:
         length: steps of a sequence.
@@ -95,39 +78,19 @@ class AddingSequences(BatchedDataset):
     """
 
     def __init__(self, length: int, size: int, seed: tuple[int, ...]) -> None:
+        super().__init__(size, seed)
         self.length = length
-        self.size = size
-        self.seed = seed
-        self._epoch: int | None = None
 
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Returns the sequences at ``indices``, all of one epoch."""
-        epoch = indices[0] // self.size
-        if epoch != self._epoch:
-            self._inputs, self._targets = self._generate(epoch)
-            self._epoch = epoch
-        rows = torch.tensor(indices) - epoch * self.size
-        return self._inputs[rows], self._targets[rows]
-
-    def _generate(self, epoch: int) -> Batch:
-        # numpy mixes several integers into one seed; torch's generator has room for 32 bits only
-        random = np.random.default_rng((*self.seed, epoch))
+    def draw(self, random: np.random.Generator) -> Tensor:
+        """Draws the inputs, ``(size, length, 2)``."""
         values = torch.from_numpy(random.random((self.size, self.length), dtype=np.float32))
         half = self.length // 2
         first = random.integers(half, size=self.size)
         second = random.integers(half, self.length, size=self.size)
         marked = torch.from_numpy(np.stack([first, second], axis=1))
-        markers = torch.zeros_like(values).scatter_(1, marked, 1.0)
-        targets = values.gather(1, marked).sum(1, keepdim=True)
-        return torch.stack([values, markers], dim=-1), targets
+        return torch.stack([values, torch.zeros_like(values).scatter_(1, marked, 1.0)], dim=-1)
 
-
-class NewSamplesEachEpoch(DistributedSampler[int]):
-    """Yields other indices in every epoch: those of one epoch follow those of the last."""
-
-    def __iter__(self) -> Iterator[int]:
-        start = self.epoch * len(cast(AddingSequences, self.dataset))
-        return (start + index for index in super().__iter__())
+    def batch(self, drawn: Tensor) -> Batch:
+        """Adds the marked numbers."""
+        values, markers = drawn.unbind(-1)
+        return drawn, (values * markers).sum(1, keepdim=True)

@@ -1,12 +1,12 @@
 """The idx format, in which MNIST is distributed."""
 
-import gzip
 import math
-import zlib
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from datamodules.files import read_file
 
 UNSIGNED_BYTE = 8
 
@@ -34,15 +34,7 @@ def read_idx(path: Path) -> Tensor:
         tensor([[1, 2],
                 [3, 4]], dtype=torch.uint8)
     """
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rb") as file:
-            content = file.read()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path}: expected a gzip file, got a damaged one ({error}); remove it and try again."
-        ) from error
-
+    content = read_file(path)
     if len(content) < 4 or content[:3] != bytes([0, 0, UNSIGNED_BYTE]):
         raise ValueError(f"{path}: expected an idx file of unsigned bytes, got one that begins {content[:4].hex()}.")
     start = 4 + 4 * content[3]

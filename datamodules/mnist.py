@@ -1,34 +1,28 @@
-"""MNIST read pixel by pixel, or some pixels at a time."""
+"""MNIST: reading its files and splitting them."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from tempfile import TemporaryDirectory
 
 import torch
 import torchvision
 from torch import Tensor
 
 from datamodules.batched import Batch, BatchedDataModule, BatchedDataset
+from datamodules.files import find_file
 from datamodules.idx import read_idx
 
 PIXELS = 28 * 28
-# the task is the same in every run, so the permutation does not follow the run's seed
-PERMUTATION_SEED = 0
+CLASSES = 10
 
 
-class PixelMNIST(BatchedDataModule):
-    """MNIST as sequences (Section 7.1 of the paper): a digit is read in ``seq_len`` equal steps.
-
-    An input has the shape ``(batch, seq_len, 784 / seq_len)``, float32 in [0, 1]: 784 steps of one
-    pixel, 392 of two, or 28 rows of 28. The target of shape ``(batch,)``, int64, is the digit. With
-    the original files there are 55,000 training, 5,000 validation and 10,000 test images.
+class MNIST(BatchedDataModule):
+    """The digits of MNIST, in a shape that subclasses choose.
 
     Args:
+        shape: shape of one input; its numbers multiply to 784.
         root: folder with the four files of MNIST in ``MNIST/raw``, extracted or as ``.gz``. Files
             that are there are only read; missing ones are downloaded into it.
-        seq_len: steps of a sequence: 28, 392 or 784.
-        permute: whether the pixels are shuffled, by one permutation that is the same for every
-            image and every ``seed``.
         val_size: images taken from the 60,000 training images for validation, drawn by ``seed``.
         batch_size: images in a batch, on each device.
         num_workers: worker processes of each loader. They change no batch.
@@ -37,56 +31,44 @@ class PixelMNIST(BatchedDataModule):
         download: whether ``prepare_data`` may download what is missing.
 
     Raises:
-        ValueError: if ``seq_len`` is none of the three, or ``val_size`` leaves no image on one
-            side.
+        ValueError: when ``val_size`` leaves no image on one side.
         FileNotFoundError: when a file is missing and ``download`` is false.
-
-    Example:
-        >>> data = PixelMNIST("data", seq_len=28)
-        >>> data.input_size
-        28
     """
 
     def __init__(
         self,
-        root: str | Path = "data",
-        seq_len: Literal[28, 392, 784] = 784,
-        permute: bool = False,
-        val_size: int = 5_000,
-        batch_size: int = 128,
-        num_workers: int = 0,
-        seed: int = 0,
-        pin_memory: bool = False,
-        download: bool = True,
+        shape: tuple[int, ...],
+        root: str | Path,
+        val_size: int,
+        batch_size: int,
+        num_workers: int,
+        seed: int,
+        pin_memory: bool,
+        download: bool,
     ) -> None:
-        if seq_len not in (28, 392, 784):
-            raise ValueError(f"seq_len: expected 28, 392 or 784, got {seq_len}.")
         super().__init__(batch_size, num_workers, seed, pin_memory)
+        self.shape = shape
         self.root = Path(root)
-        self.seq_len = seq_len
-        self.permute = permute
         self.val_size = val_size
         self.download = download
 
     @property
-    def input_size(self) -> int:
-        """Pixels in a step."""
-        return PIXELS // self.seq_len
-
-    @property
     def num_classes(self) -> int:
         """The ten digits."""
-        return 10
+        return CLASSES
 
     def prepare_data(self) -> None:
         """Downloads the files that are missing, checked by their MD5 sums."""
         try:
             for part in ("train", "t10k"):
                 mnist_files(self.root, part)
-        except FileNotFoundError:
+        except FileNotFoundError as missing:
             if not self.download:
                 raise
-            torchvision.datasets.MNIST(self.root, download=True)
+            try:
+                download_mnist(self.root)
+            except (OSError, RuntimeError) as error:
+                raise OSError(f"{missing} It could not be downloaded ({error}).") from error
 
     def setup(self, stage: str | None = None) -> None:
         """Reads the training images to fit or validate, the test images to test or predict."""
@@ -94,43 +76,50 @@ class PixelMNIST(BatchedDataModule):
             images, labels = self._read("train")
             if not 0 < self.val_size < len(images):
                 raise ValueError(f"val_size: expected from 1 to {len(images) - 1}, got {self.val_size}.")
-            order = torch.randperm(len(images), generator=_generator(self.seed))
+            order = torch.randperm(len(images), generator=torch.Generator().manual_seed(self.seed))
             val, train = order[: self.val_size], order[self.val_size :]
-            self.train_set = PixelSequences(images[train], labels[train], self.seq_len)
-            self.val_set = PixelSequences(images[val], labels[val], self.seq_len)
+            self.train_set = Digits(images[train], labels[train], self.shape)
+            self.val_set = Digits(images[val], labels[val], self.shape)
         if stage in (None, "test", "predict") and not hasattr(self, "test_set"):
-            self.test_set = PixelSequences(*self._read("t10k"), self.seq_len)
+            self.test_set = Digits(*self._read("t10k"), self.shape)
 
     def _read(self, part: str) -> Batch:
+        """Images ``(n, 784)``, uint8, and labels ``(n,)``, int64."""
         images, labels = (read_idx(path) for path in mnist_files(self.root, part))
-        images = images.flatten(1)
-        if self.permute:
-            images = images[:, torch.randperm(PIXELS, generator=_generator(PERMUTATION_SEED))]
-        return images, labels.long()
+        return images.flatten(1), labels.long()
 
 
-class PixelSequences(BatchedDataset):
-    """Images kept as bytes, given out as sequences of pixels in [0, 1].
+class Digits(BatchedDataset):
+    """Images kept as bytes, given out as numbers in [0, 1].
 
     Args:
         images: shape ``(n, 784)``, uint8.
         labels: shape ``(n,)``, int64.
-        seq_len: steps of a sequence, a divisor of 784.
+        shape: shape in which each image is given out.
     """
 
-    def __init__(self, images: Tensor, labels: Tensor, seq_len: int) -> None:
+    def __init__(self, images: Tensor, labels: Tensor, shape: tuple[int, ...]) -> None:
         self.images = images
         self.labels = labels
-        self.seq_len = seq_len
+        self.shape = shape
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Returns the images at ``indices`` as sequences, and their labels."""
+        """Returns the images at ``indices``, and their labels."""
         rows = torch.tensor(indices)
-        pixels = self.images[rows].reshape(len(rows), self.seq_len, -1)
-        return pixels / 255, self.labels[rows]
+        return self.images[rows].reshape(len(rows), *self.shape) / 255, self.labels[rows]
+
+
+def download_mnist(root: Path) -> None:
+    """Downloads the four files into ``MNIST/raw`` below ``root``, where they appear only when all are whole."""
+    raw = root / "MNIST" / "raw"
+    raw.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=root) as folder:
+        torchvision.datasets.MNIST(folder, download=True)
+        for path in (Path(folder) / "MNIST" / "raw").iterdir():
+            path.replace(raw / path.name)
 
 
 def mnist_files(root: Path, part: str) -> tuple[Path, Path]:
@@ -146,16 +135,5 @@ def mnist_files(root: Path, part: str) -> tuple[Path, Path]:
     Raises:
         FileNotFoundError: if neither is there.
     """
-    folder = root / "MNIST" / "raw"
-    return _find(folder / f"{part}-images-idx3-ubyte"), _find(folder / f"{part}-labels-idx1-ubyte")
-
-
-def _find(path: Path) -> Path:
-    for candidate in (path, path.with_name(f"{path.name}.gz")):
-        if candidate.is_file():
-            return candidate
-    raise FileNotFoundError(f"root: expected MNIST in it, but there is neither {path.absolute()} nor {path.name}.gz.")
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+    images, labels = (find_file(root, f"MNIST/raw/{part}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
+    return images, labels

@@ -4,12 +4,41 @@ from typing import Literal, get_args
 
 from torch import nn
 
+from lightning_modules.factorized_rnn import FactorizedRNN
 from lightning_modules.one_bias import OneBias
-from spectral_param import Band, Fixed
+from lightning_modules.unitary_rnn import FullUnitary, RestrictedUnitary, UnitaryRNN
+from spectral_param import Band, Fixed, register_svd_parametrization, remove_svd_parametrization
 from spectral_param.nn import SpectralRNN
 
-Cell = Literal["rnn", "irnn", "lstm", "ornn", "spectral-rnn"]
+Cell = Literal[
+    "rnn",
+    "irnn",
+    "gru",
+    "lstm",
+    "ornn",
+    "spectral-rnn",
+    "spectral-lstm",
+    "urnn",
+    "full-capacity-urnn",
+    "factorized-rnn",
+]
 Nonlinearity = Literal["tanh", "relu", "leaky_relu"]
+
+# the usual one first
+ACTIVATIONS: dict[Cell, tuple[Nonlinearity, ...]] = {
+    "rnn": ("tanh", "relu", "leaky_relu"),
+    "irnn": ("relu", "tanh", "leaky_relu"),
+    "gru": (),
+    "lstm": (),
+    "ornn": ("relu", "tanh", "leaky_relu"),
+    "spectral-rnn": ("relu", "tanh", "leaky_relu"),
+    "spectral-lstm": (),
+    "urnn": (),
+    "full-capacity-urnn": (),
+    "factorized-rnn": ("relu", "tanh", "leaky_relu"),
+}
+SINGLE_LAYER = ("urnn", "full-capacity-urnn", "factorized-rnn")
+GATES = 4
 
 
 def recurrent_layer(
@@ -17,32 +46,39 @@ def recurrent_layer(
     input_size: int,
     hidden_size: int,
     *,
+    num_layers: int = 1,
+    dropout: float = 0.0,
     reflectors: int = 16,
     radius: float = 0.01,
     nonlinearity: Nonlinearity | None = None,
     negative_slope: float = 0.01,
     learn_initial_state: bool = False,
 ) -> nn.Module:
-    """Builds one recurrent layer with one bias, as counted in Table 4 of the paper.
+    """Builds recurrent layers with one bias each, as counted in Table 4 of the paper.
 
-    All are called alike: ``output, state = layer(input)`` with ``input`` of shape
-    ``(batch, length, input_size)`` and ``output`` of shape ``(batch, length, hidden_size)``.
+    All are called alike: ``output, state = layer(input, hx)`` with ``input`` of shape ``(batch, length, input_size)``
+    and ``output`` of shape ``(batch, length, output_features(cell, hidden_size))``.
 
     Args:
         cell: "rnn" is :class:`torch.nn.RNN`; "irnn" the same with a recurrent matrix that starts
-            at the identity; "lstm" :class:`torch.nn.LSTM`; "ornn" has an orthogonal recurrent
-            matrix, a product of reflectors; "spectral-rnn" one in SVD form.
+            at the identity; "gru" and "lstm" are torch's too; "ornn" has an orthogonal recurrent
+            matrix, a product of reflectors; "spectral-rnn" one in SVD form; "spectral-lstm" is an LSTM whose four
+            recurrent matrices are in SVD form; "urnn", "full-capacity-urnn" and "factorized-rnn" are the systems
+            that Table 2 of the paper compares with.
         input_size: features of a step.
-        hidden_size: size n of the state.
-        reflectors: reflectors of U and of V ("spectral-rnn"), or of U alone ("ornn"), at most n.
-        radius: radius r of the band [1 - r, 1 + r] that holds σ ("spectral-rnn").
-        nonlinearity: activation; None is tanh for "rnn" and relu for the others. "leaky_relu" is
-            there for "ornn" and "spectral-rnn"; "lstm" has no choice.
+        hidden_size: size n of the state; of a uRNN, whose states are complex, they count twice.
+        num_layers: layers, each fed with the states of the one before; the last three have one only.
+        dropout: share of states dropped between layers in training.
+        reflectors: reflectors of U and of V ("spectral-…"), or of U alone ("ornn"), at most n.
+        radius: radius r of the band [1 - r, 1 + r] that holds σ ("spectral-…", "factorized-rnn").
+        nonlinearity: activation; None is tanh for "rnn" and relu for the others. "gru", the LSTMs and the uRNNs
+            have no choice.
         negative_slope: slope of leaky_relu below zero.
-        learn_initial_state: whether the state before the first step is trained. It starts at zero.
+        learn_initial_state: whether the state before the first step is trained. It starts at zero, that of a uRNN
+            at random.
 
     Raises:
-        ValueError: if ``cell`` is unknown or does not have that ``nonlinearity``.
+        ValueError: if ``cell`` is unknown or does not have that ``nonlinearity`` or ``num_layers``.
 
     Example:
         >>> import torch
@@ -56,32 +92,61 @@ def recurrent_layer(
     if nonlinearity not in (None, *ACTIVATIONS[cell]):
         expected = " or ".join(("None", *ACTIVATIONS[cell]))
         raise ValueError(f"nonlinearity: expected {expected} for {cell!r}, got {nonlinearity!r}.")
+    if num_layers < 1 or (num_layers > 1 and cell in SINGLE_LAYER):
+        expected = "1" if cell in SINGLE_LAYER else "at least 1"
+        raise ValueError(f"num_layers: expected {expected} for {cell!r}, got {num_layers}.")
+    if cell in ("urnn", "full-capacity-urnn"):
+        recurrence = RestrictedUnitary(hidden_size) if cell == "urnn" else FullUnitary(hidden_size)
+        return UnitaryRNN(recurrence, input_size, hidden_size, learn_initial_state)
+    stack = (input_size, hidden_size, num_layers, dropout, learn_initial_state)
+    if cell == "gru":
+        return OneBias(nn.GRU, *stack)
+    if cell in ("lstm", "spectral-lstm"):
+        lstm = OneBias(nn.LSTM, *stack)
+        for layer in lstm.layers if cell == "spectral-lstm" else ():
+            register_svd_parametrization(
+                layer, "weight_hh_l0", chunks=GATES, reflectors=reflectors, sigma=Band(radius), init="orthogonal"
+            )
+        return lstm
 
-    if cell == "lstm":
-        return OneBias(nn.LSTM, input_size, hidden_size, learn_initial_state)
     activation = nonlinearity or ACTIVATIONS[cell][0]
-    if cell in ("rnn", "irnn"):
-        rnn = OneBias(nn.RNN, input_size, hidden_size, learn_initial_state, nonlinearity=activation)
-        if cell == "irnn":
-            nn.init.eye_(rnn.get_parameter("layer.weight_hh_l0"))
+    if cell == "factorized-rnn":
+        return FactorizedRNN(input_size, hidden_size, radius, activation, negative_slope, learn_initial_state)
+    if cell in ("rnn", "irnn") and activation != "leaky_relu":
+        rnn = OneBias(nn.RNN, *stack, nonlinearity=activation)
+        for layer in rnn.layers if cell == "irnn" else ():
+            nn.init.eye_(layer.get_parameter("weight_hh_l0"))
         return rnn
-    return SpectralRNN(
+    turns: dict[str, int | tuple[int, int]] = {"spectral-rnn": reflectors, "ornn": (reflectors, 0)}
+    spectral = SpectralRNN(
         input_size,
         hidden_size,
-        nonlinearity=activation,
-        negative_slope=negative_slope,
+        num_layers,
+        activation,
         batch_first=True,
-        reflectors=(reflectors, 0) if cell == "ornn" else reflectors,
-        sigma=Fixed(1.0) if cell == "ornn" else Band(radius),
+        dropout=dropout,
+        reflectors=turns.get(cell, 1),
+        sigma=Band(radius) if cell == "spectral-rnn" else Fixed(1.0),
+        negative_slope=negative_slope,
         learn_initial_state=learn_initial_state,
     )
+    return spectral if cell in turns else _with_plain_weights(spectral, identity=cell == "irnn")
 
 
-# the usual one first
-ACTIVATIONS: dict[Cell, tuple[Nonlinearity, ...]] = {
-    "rnn": ("tanh", "relu"),
-    "irnn": ("relu", "tanh"),
-    "lstm": (),
-    "ornn": ("relu", "tanh", "leaky_relu"),
-    "spectral-rnn": ("relu", "tanh", "leaky_relu"),
-}
+def output_features(cell: Cell, hidden_size: int) -> int:
+    """Returns the features of a layer's output: n, and 2 n where states are complex.
+
+    Example:
+        >>> output_features("lstm", 128), output_features("urnn", 128)
+        (128, 256)
+    """
+    return 2 * hidden_size if cell in ("urnn", "full-capacity-urnn") else hidden_size
+
+
+def _with_plain_weights(rnn: SpectralRNN, identity: bool) -> nn.Module:
+    """A simple recurrent network that torch has not: with leaky ReLU."""
+    remove_svd_parametrization(rnn)
+    rnn.reset_parameters()
+    for layer in range(rnn.num_layers if identity else 0):
+        nn.init.eye_(rnn.get_parameter(f"weight_hh_l{layer}"))
+    return rnn

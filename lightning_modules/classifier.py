@@ -2,9 +2,11 @@
 
 import torch.nn.functional as F
 from torch import Tensor
+from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
-from lightning_modules.sequence_task import Batch, SequenceTask
+from lightning_modules.sequence_task import SequenceTask
+from lightning_modules.task import Batch
 
 
 class SequenceClassifier(SequenceTask):
@@ -19,11 +21,9 @@ class SequenceClassifier(SequenceTask):
         torch.Size([2, 10])
     """
 
-    metric_name = "accuracy"
-
-    def metric(self) -> MulticlassAccuracy:
+    def metrics(self) -> dict[str, Metric]:
         """Returns the share of right answers, each sample counting the same."""
-        return MulticlassAccuracy(self.hparams["output_size"], average="micro")
+        return {"accuracy": MulticlassAccuracy(self.hparams["output_size"], average="micro")}
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Returns the cross-entropy, in nats."""

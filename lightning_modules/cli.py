@@ -1,30 +1,62 @@
-"""The command line: ``python -m lightning_modules fit --config examples/configs/….yaml``."""
+"""The command line: ``spectral-param fit --config examples/configs/….yaml``, and ``spectral-param reproduce``."""
+
+import sys
+import warnings
+from typing import Any
 
 from lightning import LightningDataModule, LightningModule
-from lightning.pytorch.cli import ArgsType, LightningCLI
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 # imported so that a configuration can name their classes without a path
 import datamodules  # noqa: F401
 import lightning_modules  # noqa: F401
 import spectral_param.callbacks  # noqa: F401
+from lightning_modules.suggestion import with_suggestion
+
+DESCRIPTION = """Trains and tests the tasks of the paper, one YAML file each in examples/configs.
+Its tables and figures: spectral-param reproduce --help."""
 
 
-def main(args: ArgsType = None) -> LightningCLI:
-    """Runs ``fit``, ``validate``, ``test`` or ``predict``.
+def main(args: ArgsType = None) -> LightningCLI | None:
+    """Runs ``fit``, ``validate``, ``test``, ``predict`` or ``reproduce``.
 
     Args:
         args: command line as a list of strings; None takes the process's own.
 
     Returns:
         The command line interface after the run, with its ``trainer``, ``model`` and
-        ``datamodule``.
+        ``datamodule``; None after ``reproduce``.
     """
-    return LightningCLI(
-        LightningModule,
-        LightningDataModule,
-        subclass_mode_model=True,
-        subclass_mode_data=True,
-        seed_everything_default=0,
-        save_config_kwargs={"overwrite": True},
-        args=args,
-    )
+    words = sys.argv[1:] if args is None else args
+    if isinstance(words, list) and words[:1] == ["reproduce"]:
+        from lightning_modules.reproduce.command import reproduce  # needs matplotlib, which training does not
+
+        reproduce(words[1:])
+        return None
+    with warnings.catch_warnings():
+        # of Lightning's own making, at each start of a run
+        warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)
+        return LightningCLI(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            save_config_kwargs={"overwrite": True},
+            parser_class=Parser,
+            parser_kwargs={"description": DESCRIPTION},
+            args=args,
+        )
+
+
+def entry_point() -> None:
+    """Runs the command line of the process."""
+    main()
+
+
+class Parser(LightningArgumentParser):
+    """Adds to an error the nearest name that would have been right."""
+
+    def error(self, message: str, ex: Exception | None = None) -> Any:
+        """Prints the message and ends the process with status 2."""
+        return super().error(with_suggestion(message), ex)

@@ -2,7 +2,7 @@
 
 import torch.nn.functional as F
 from torch import Tensor
-from torchmetrics import MeanSquaredError
+from torchmetrics import MeanSquaredError, Metric
 
 from lightning_modules.sequence_task import SequenceTask
 
@@ -18,11 +18,9 @@ class SequenceRegressor(SequenceTask):
         torch.Size([2, 1])
     """
 
-    metric_name = "mse"
-
-    def metric(self) -> MeanSquaredError:
+    def metrics(self) -> dict[str, Metric]:
         """Returns the mean squared error."""
-        return MeanSquaredError()
+        return {"mse": MeanSquaredError()}
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Returns the mean squared error."""

@@ -1,11 +1,12 @@
 import gzip
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 import torchvision
 
-from datamodules import PixelMNIST
+from datamodules import FlatMNIST, PixelMNIST
 
 
 def small(root, **kwargs) -> PixelMNIST:
@@ -87,15 +88,46 @@ def test_reading_writes_nothing(small_mnist):
 def test_missing_files_are_named(small_mnist, tmp_path):
     shutil.copytree(small_mnist, tmp_path, dirs_exist_ok=True)
     (tmp_path / "MNIST" / "raw" / "t10k-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(FileNotFoundError, match=r"neither .*MNIST/raw/t10k-labels-idx1-ubyte nor"):
+    with pytest.raises(FileNotFoundError, match=r"expected MNIST/raw/t10k-labels-idx1-ubyte in /.*, but"):
         small(tmp_path).prepare_data()
 
 
-def test_missing_files_are_downloaded(monkeypatch, tmp_path):
-    calls = []
-    monkeypatch.setattr(torchvision.datasets, "MNIST", lambda *args, **kw: calls.append((args, kw)))
-    small(tmp_path, download=True).prepare_data()
-    assert calls == [((tmp_path,), {"download": True})]
+def test_missing_files_are_downloaded(monkeypatch, small_mnist, tmp_path):
+    def download(root, download):
+        assert download
+        shutil.copytree(small_mnist, root, dirs_exist_ok=True)
+
+    monkeypatch.setattr(torchvision.datasets, "MNIST", download)
+    data = set_up(small(tmp_path / "new", download=True))
+    assert torch.equal(data.test_set.images, set_up(small(small_mnist)).test_set.images)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["MNIST"]
+
+
+def test_a_broken_download_leaves_nothing(monkeypatch, small_mnist, tmp_path):
+    def download(root, download):
+        (Path(root) / "train-images-idx3-ubyte.gz").write_bytes(b"half of it")
+        raise RuntimeError("Error downloading")
+
+    monkeypatch.setattr(torchvision.datasets, "MNIST", download)
+    with pytest.raises(OSError, match=r"expected MNIST/raw/train-images.*Error downloading"):
+        small(tmp_path, download=True).prepare_data()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_root_that_cannot_be_written(monkeypatch):
+    with pytest.raises(OSError, match=r"expected MNIST/raw/train-images.* in /proc/nothing"):
+        small("/proc/nothing", download=True).prepare_data()
+
+
+def test_flat_images_are_the_same(small_mnist):
+    flat = set_up(FlatMNIST(small_mnist, val_size=20))
+    pixels = set_up(small(small_mnist))
+    inputs, labels = next(iter(flat.test_dataloader()))
+    sequences, same = next(iter(pixels.test_dataloader()))
+    assert inputs.shape == (40, 784)
+    assert torch.equal(inputs, sequences.flatten(1))
+    assert torch.equal(labels, same)
+    assert torch.equal(flat.val_set.images, pixels.val_set.images)
 
 
 def test_bad_arguments(small_mnist):

@@ -6,13 +6,6 @@ from torch import nn
 from datamodules import AddingProblem, PixelMNIST
 from lightning_modules import SequenceClassifier, SequenceRegressor
 
-pytestmark = [
-    # Lightning asks torch for a name that is on its way out
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
-    # Lightning advises more loader workers than the small data here can use
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-]
-
 SMALL = {"hidden_size": 8, "reflectors": 4}
 
 
@@ -28,7 +21,7 @@ def trainer(folder, **kwargs) -> Trainer:
     )
 
 
-@pytest.fixture(params=["rnn", "lstm", "spectral-rnn"])
+@pytest.fixture(params=["rnn", "lstm", "spectral-rnn", "urnn"])
 def cell(request) -> str:
     return request.param
 
@@ -90,7 +83,7 @@ def test_evaluation_and_predictions_agree(task, tmp_path):
     if isinstance(model, SequenceRegressor):
         assert torch.equal(answers, output)
         error = ((output - targets) ** 2).mean().item()
-        assert logged == pytest.approx({"test_loss": error, "test_mse": error})
+        assert logged == pytest.approx({"test_loss": error, "test_mse": error, "baseline_mse": 1 / 6})
     else:
         assert torch.equal(answers, output.argmax(1))
         assert logged["test_accuracy"] == pytest.approx((answers == targets).float().mean().item())

@@ -1,0 +1,138 @@
+"""The command ``spectral-param reproduce``."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.experiment import Experiment
+from lightning_modules.reproduce.experiments import EXPERIMENTS
+from lightning_modules.reproduce.processes import train_all, usual_processes
+from lightning_modules.reproduce.report import markdown
+from lightning_modules.reproduce.results import read_result, result_path
+
+INTERRUPTED = 130
+
+
+def reproduce(words: Sequence[str]) -> None:
+    """Trains the grid of a table or figure of the paper and writes the report.
+
+    Args:
+        words: command line after ``reproduce``.
+
+    Raises:
+        SystemExit: with status 2 for wrong arguments or missing data, 1 if a run failed, 130 after an interrupt.
+    """
+    arguments = _parser().parse_args(words)
+    experiment = EXPERIMENTS[arguments.what]
+    seeds = range(experiment.seeds if arguments.seeds is None else arguments.seeds)
+    cells = [cell for seed in seeds for cell in experiment.cells(arguments.quick, seed)]
+    cells = _chosen(cells, arguments.models)
+    console = Console(stderr=True)
+    finished = [cell for cell in cells if read_result(arguments.results, cell) is not None]
+    missing = [cell for cell in cells if cell not in finished]
+    _prepare(missing, arguments.data)
+    failed: list[GridCell] = []
+    interrupted = False
+    try:
+        failed = _train(missing, len(cells), arguments, console)
+    except KeyboardInterrupt:
+        interrupted = True
+    path = write_report(arguments.what, experiment, cells, arguments.results)
+    console.print(f"[bold]{path}[/bold], {path.with_suffix('.png')}")
+    for cell in failed:
+        console.print(f"failed: {result_path(arguments.results, cell).with_suffix('.error')}", style="red")
+    if failed or interrupted:
+        raise SystemExit(INTERRUPTED if interrupted else 1)
+
+
+def write_report(what: str, experiment: Experiment, cells: Sequence[GridCell], folder: Path) -> Path:
+    """Writes the table, ``WHAT.md``, and the figure, ``WHAT.png``, of the cells that have finished.
+
+    Returns:
+        The path of the table.
+    """
+    # by setting and model, as the cells of one seed are
+    results = [result for cell in cells if (result := read_result(folder, cell)) is not None]
+    path = folder / f"{what}.md"
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(markdown(experiment, results, len(cells) - len(results)), encoding="utf8")
+    if results:
+        experiment.draw(results).savefig(path.with_suffix(".png"), dpi=150)
+    return path
+
+
+def _train(cells: Sequence[GridCell], total: int, arguments: argparse.Namespace, console: Console) -> list[GridCell]:
+    """Trains cells under a progress bar and returns those that failed."""
+    failed = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    left = (TextColumn("left"), TimeRemainingColumn())
+    with Progress(*columns, *left, console=console) as progress:
+        bar = progress.add_task(arguments.what, total=total, completed=total - len(cells))
+        processes = min(arguments.processes or usual_processes(), max(len(cells), 1))
+        trained = train_all(cells, arguments.data, arguments.results, processes, arguments.max_hours * 3600)
+        for cell, done in trained:
+            if not done:
+                failed.append(cell)
+            progress.update(bar, advance=1)
+            progress.console.print(f"{cell.setting}, {cell.model}, seed {cell.seed}{'' if done else ': failed'}")
+    return failed
+
+
+def _prepare(cells: Sequence[GridCell], root: Path) -> None:
+    """Downloads what is missing, once, before processes that share it start."""
+    for place in {json.dumps([cell.data[0], cell.data[1].get("name"), cell.folder]): cell for cell in cells}.values():
+        try:
+            place.make_data(root).prepare_data()
+        except (OSError, ValueError) as error:
+            sys.stderr.write(f"error: {error}\n")
+            raise SystemExit(2) from error
+
+
+def _chosen(cells: list[GridCell], names: Sequence[str] | None) -> list[GridCell]:
+    if not names:
+        return cells
+    known = {cell.model.lower(): cell.model for cell in cells}
+    unknown = [name for name in names if name.lower() not in known]
+    if unknown:
+        sys.stderr.write(f"error: --models: expected some of {', '.join(known.values())}, got {', '.join(unknown)}\n")
+        raise SystemExit(2)
+    return [cell for cell in cells if cell.model.lower() in {name.lower() for name in names}]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="spectral-param reproduce",
+        description="Trains the grid of one of the paper's tables or figures. Finished runs are kept, one JSON file "
+        "each, and not trained again: after Ctrl-C the same command goes on. The report, WHAT.md and WHAT.png in the "
+        "folder of the results, sets the scores beside the paper's.",
+    )
+    parser.add_argument("what", metavar="WHAT", choices=EXPERIMENTS, help=", ".join(EXPERIMENTS))
+    parser.add_argument("--quick", action="store_true", help="a small version, in minutes")
+    parser.add_argument("--seeds", type=_positive(int), help="seeds of each run (usually one, five for ucr)")
+    parser.add_argument("--models", nargs="+", metavar="MODEL", help="only these models, by their names in the table")
+    parser.add_argument(
+        "--max-hours", type=_positive(float), default=float("inf"), help="end after this time, keeping what is finished"
+    )
+    parser.add_argument("--processes", type=_positive(int), help="runs at a time (one a core, or one on a GPU)")
+    parser.add_argument(
+        "--data", type=Path, default=Path("data"), help="folder with mnist, ptb, ucr and multilabel (data)"
+    )
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the results (results)")
+    return parser
+
+
+def _positive(kind: type) -> Callable[[str], float]:
+    def convert(word: str) -> float:
+        number = kind(word)
+        if number <= 0:
+            raise argparse.ArgumentTypeError(f"expected a number above 0, got {word}")
+        return number
+
+    convert.__name__ = f"positive {kind.__name__}"
+    return convert

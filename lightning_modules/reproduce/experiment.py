@@ -1,0 +1,38 @@
+"""What a table or figure of the paper is made of."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from matplotlib.figure import Figure
+
+from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.results import Result
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A grid of models and settings, the paper's numbers for it, and how to draw it.
+
+    Args:
+        title: heading of the report.
+        cells: returns the cells of one seed, in the order of the report; of a small version if asked for.
+        score: the metric of the table.
+        draw: draws the results in the paper's layout.
+        digits: decimals of the score in the table.
+        factor: what the score is multiplied by in the table, 100 for percent.
+        paper: the paper's score by (model, setting), as it is printed.
+        paper_parameters: the paper's parameter counts in the same way.
+        seeds: seeds of a run where no other number is asked for.
+        notes: lines below the table.
+    """
+
+    title: str
+    cells: Callable[[bool, int], list[GridCell]]
+    score: str
+    draw: Callable[[Sequence[Result]], Figure]
+    digits: int = 3
+    factor: float = 1.0
+    paper: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    paper_parameters: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    seeds: int = 1
+    notes: tuple[str, ...] = ()

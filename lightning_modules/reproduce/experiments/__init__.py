@@ -1,0 +1,22 @@
+"""The experiments of the paper, by the word that names them on the command line."""
+
+from lightning_modules.reproduce.experiment import Experiment
+from lightning_modules.reproduce.experiments.adding import ADDING
+from lightning_modules.reproduce.experiments.copy_memory import COPY
+from lightning_modules.reproduce.experiments.mlp_depth import MLP_DEPTH
+from lightning_modules.reproduce.experiments.multi_label import MULTI_LABEL
+from lightning_modules.reproduce.experiments.pixel_mnist import PIXEL_MNIST
+from lightning_modules.reproduce.experiments.ptb import PTB
+from lightning_modules.reproduce.experiments.spectral_margin import SPECTRAL_MARGIN
+from lightning_modules.reproduce.experiments.ucr import UCR
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "adding": ADDING,
+    "copy": COPY,
+    "pixel-mnist": PIXEL_MNIST,
+    "spectral-margin": SPECTRAL_MARGIN,
+    "mlp-depth": MLP_DEPTH,
+    "ptb": PTB,
+    "ucr": UCR,
+    "multi-label": MULTI_LABEL,
+}

@@ -1,0 +1,39 @@
+"""Figure 5: deep MLPs and ResNets on MNIST."""
+
+from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.drawing import scores_by_setting
+from lightning_modules.reproduce.experiment import Experiment
+from lightning_modules.reproduce.models import NETWORKS
+
+
+def cells(quick: bool, seed: int) -> list[GridCell]:
+    """Depths from 30 to 100, ten epochs; quick: 10, 30 and 50, one epoch."""
+    return [
+        GridCell(
+            experiment="mlp-depth",
+            model=model,
+            setting=str(depth),
+            seed=seed,
+            task=("ImageClassifier", {"input_size": 784, "output_size": 10, "network": network, "depth": depth}),
+            data=("FlatMNIST", {"seed": seed}),
+            trainer={"max_epochs": 1 if quick else 10},
+            monitor="val_accuracy",
+            mode="max",
+            folder="mnist",
+        )
+        for depth in ((10, 30, 50) if quick else range(30, 101, 10))
+        for model, network in NETWORKS.items()
+    ]
+
+
+MLP_DEPTH = Experiment(
+    title="Deep networks of 128 units on MNIST (Figure 5)",
+    cells=cells,
+    score="test_accuracy",
+    draw=scores_by_setting("test_accuracy", "layers", "test accuracy"),
+    digits=1,
+    factor=100,
+    notes=(
+        "Accuracies in percent by depth. The paper: MLP fails beyond 35 layers, ResNet beyond 70, the others never.",
+    ),
+)

@@ -1,0 +1,46 @@
+"""Figure 7: multi-label sets."""
+
+from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.drawing import curves_by_step
+from lightning_modules.reproduce.experiment import Experiment
+from lightning_modules.reproduce.models import NETWORKS
+
+SETS = {"Bibtex": ("bibtex", 1836, 159), "Mediamill": ("mediamill", 120, 101)}
+
+
+def cells(quick: bool, seed: int) -> list[GridCell]:
+    """Both sets, 30 layers, 30 epochs; quick: Bibtex, 10 layers, 5 epochs."""
+    return [
+        GridCell(
+            experiment="multi-label",
+            model=model,
+            setting=setting,
+            seed=seed,
+            task=(
+                "MultiLabelClassifier",
+                {
+                    "input_size": inputs,
+                    "output_size": labels,
+                    "network": network,
+                    "depth": 10 if quick else 30,
+                    "dropout": 0.1,
+                },
+            ),
+            data=("MultiLabel", {"name": name, "seed": seed}),
+            trainer={"max_epochs": 5 if quick else 30},
+            monitor="val_ranking_precision",
+            mode="max",
+            folder="multilabel",
+        )
+        for setting, (name, inputs, labels) in list(SETS.items())[: 1 if quick else None]
+        for model, network in NETWORKS.items()
+    ]
+
+
+MULTI_LABEL = Experiment(
+    title="Multi-label sets (Figure 7)",
+    cells=cells,
+    score="test_ranking_precision",
+    draw=curves_by_step("val_ranking_precision", "precision of the ranking"),
+    notes=("The paper draws curves.",),
+)

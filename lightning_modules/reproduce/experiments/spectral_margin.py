@@ -1,0 +1,50 @@
+"""Figure 4: the spectral margin and the gradient by the first state, while pixel MNIST is trained."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from matplotlib.figure import Figure
+
+from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.experiment import Experiment
+from lightning_modules.reproduce.experiments import pixel_mnist
+from lightning_modules.reproduce.results import Result
+from spectral_param.callbacks.figures import margin_gradient_loss_figure
+
+MODELS = ("RNN", "oRNN", "Spectral-RNN")
+RADIUS = 0.1
+
+
+def cells(quick: bool, seed: int) -> list[GridCell]:
+    """Three epochs of 784 steps; quick: two of 28."""
+    chosen = pixel_mnist.cells(quick, seed, "spectral-margin", MODELS)
+    return [
+        replace(cell, trainer={**cell.trainer, "max_epochs": 2 if quick else 3}, watch=("gradients", "margin"))
+        for cell in chosen
+        if cell.setting in ("784 steps", "28 steps")
+    ]
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    """Draws margin, gradient and loss of the first seed."""
+    runs = {}
+    for result in results:
+        if result.seed == results[0].seed:
+            first = [row[0] for row in result.gradients]
+            runs[result.model] = {
+                "margin": result.curves["margin"],
+                "gradient": (result.gradient_steps, first),
+                "loss": result.curves["loss"],
+            }
+    return margin_gradient_loss_figure(runs, radius=RADIUS)
+
+
+SPECTRAL_MARGIN = Experiment(
+    title="Spectral margin and gradient on pixel MNIST (Figure 4)",
+    cells=cells,
+    score="test_accuracy",
+    draw=draw,
+    digits=1,
+    factor=100,
+    notes=("Accuracies in percent, after the few epochs that are drawn. The paper gives curves alone.",),
+)

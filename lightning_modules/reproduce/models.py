@@ -1,0 +1,20 @@
+"""The recurrent models of the tables, by their names there."""
+
+from typing import Any
+
+CELLS: dict[str, dict[str, Any]] = {
+    "RNN": {"cell": "rnn"},
+    "IRNN": {"cell": "irnn"},
+    "LSTM": {"cell": "lstm"},
+    "oRNN": {"cell": "ornn"},
+    "Spectral-RNN": {"cell": "spectral-rnn"},
+    "uRNN": {"cell": "urnn", "hidden_size": 512},
+    "full-capacity uRNN": {"cell": "full-capacity-urnn", "hidden_size": 116},
+    "factorized RNN": {"cell": "factorized-rnn"},
+}
+NETWORKS = {
+    "MLP": "mlp",
+    "ResNet": "resnet",
+    "Spectral-MLP": "spectral-mlp",
+    "Spectral-ResNet": "spectral-resnet",
+}

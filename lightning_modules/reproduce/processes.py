@@ -1,0 +1,97 @@
+"""Training cells in processes of their own, some at a time."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.results import result_path, write_result
+from lightning_modules.reproduce.train import train
+
+
+def usual_processes() -> int:
+    """Returns how many cells to train at a time: one on a GPU, one a core without."""
+    if torch.cuda.is_available():
+        return 1
+    # networks as small as the paper's gain little from a second thread
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def train_all(
+    cells: Sequence[GridCell], root: Path, folder: Path, processes: int, seconds: float
+) -> Iterator[tuple[GridCell, bool]]:
+    """Trains cells, each in a process of its own, and writes their results.
+
+    Leaving the iterator, by an interrupt or otherwise, ends what is being trained; finished results stay. The error of
+    a cell that fails is written beside its result's place, with the suffix ``.error``.
+
+    Args:
+        cells: what to train, in this order.
+        root: folder of all data.
+        folder: folder of the results.
+        processes: how many at a time.
+        seconds: time after which everything ends, finished or not.
+
+    Yields:
+        Each cell as it ends, and whether there is a result.
+    """
+    context = _context()
+    deadline = time.monotonic() + seconds
+    waiting = deque(cells)
+    running: dict[BaseProcess, GridCell] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < processes:
+                cell = waiting.popleft()
+                process = context.Process(target=_work, args=(cell, root, folder, processes > 1), daemon=True)
+                process.start()
+                running[process] = cell
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            wait([process.sentinel for process in running], timeout=min(left, 3600))
+            for process in [process for process in running if not process.is_alive()]:
+                process.join()
+                yield running.pop(process), process.exitcode == 0
+    finally:
+        for process in running:
+            process.kill()
+        for process in running:
+            process.join()
+
+
+def _context() -> Any:
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # the imports, once for all cells
+    return context
+
+
+def _work(cell: GridCell, root: Path, folder: Path, one_thread: bool) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning").setLevel(logging.ERROR)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    if one_thread:
+        torch.set_num_threads(1)
+    path = result_path(folder, cell).with_suffix(".error")
+    path.unlink(missing_ok=True)
+    try:
+        write_result(folder, cell, train(cell, root))
+    except Exception:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(traceback.format_exc())
+        raise SystemExit(1) from None

@@ -1,0 +1,75 @@
+"""The report of an experiment: a Markdown table beside the paper's numbers."""
+
+import statistics
+from collections.abc import Sequence
+
+from lightning_modules.reproduce.experiment import Experiment
+from lightning_modules.reproduce.results import Result
+
+NOTHING = "–"
+COLUMNS = (
+    "setting",
+    "model",
+    "parameters",
+    "parameters in the paper",
+    "score",
+    "score in the paper",
+    "trivial answer",
+    "seeds",
+    "minutes a run",
+)
+
+
+def markdown(experiment: Experiment, results: Sequence[Result], missing: int) -> str:
+    """Writes the report.
+
+    Scores are means over the seeds, with the standard deviation where there are several. Columns in which there is
+    nothing are left out.
+
+    Args:
+        experiment: what the results are of.
+        results: the finished cells.
+        missing: how many cells are not there.
+
+    Returns:
+        Markdown.
+    """
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.setting, result.model), []).append(result)
+    header = [name.replace("score", experiment.score.replace("_", " ")) for name in COLUMNS]
+    rows = [_cells(experiment, group) for group in groups.values()]
+    used = [i for i in range(len(header)) if any(row[i] != NOTHING for row in rows)]
+    lines = [f"# {experiment.title}", ""]
+    lines += [_row([row[i] for i in used]) for row in (header, ["---"] * len(header), *rows)]
+    lines += ["", *experiment.notes]
+    if missing:
+        lines.append(f"{missing} runs of the grid are not in this table.")
+    if results:
+        versions = ", ".join(f"{name} {version}" for name, version in results[-1].versions.items())
+        lines += ["", f"Trained on {', '.join(sorted({result.device for result in results}))} with {versions}."]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(experiment: Experiment, group: Sequence[Result]) -> list[str]:
+    first = group[0]
+    key = (first.model, first.setting)
+    scores = [result.scores[experiment.score] * experiment.factor for result in group]
+    deviation = f" ± {statistics.stdev(scores):.{experiment.digits}f}" if len(scores) > 1 else ""
+    trivial = first.scores.get(experiment.score.replace("test_", "baseline_"))
+    parameters = experiment.paper_parameters.get(key)
+    return [
+        first.setting,
+        first.model,
+        f"{first.parameters:,}",
+        NOTHING if parameters is None else f"{parameters:,}",
+        f"{statistics.mean(scores):.{experiment.digits}f}{deviation}",
+        experiment.paper.get(key, NOTHING),
+        NOTHING if trivial is None else f"{trivial * experiment.factor:.{experiment.digits}f}",
+        str(len(group)),
+        f"{statistics.mean(result.seconds for result in group) / 60:.1f}",
+    ]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

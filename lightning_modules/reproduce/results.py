@@ -1,0 +1,62 @@
+"""Results of finished cells, one JSON file each."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_modules.reproduce.cell import GridCell
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a cell.
+
+    Args:
+        model: the model's name in the table.
+        setting: the setting's name in the table.
+        seed: seed of the run.
+        scores: metrics of the test set, and of trivial answers (``baseline_…``).
+        parameters: how many numbers were trained.
+        curves: losses and metrics by name, each a pair of lists, steps and values.
+        gradients: ‖∂L/∂h⁽ᵗ⁾‖ at evenly spaced t, a list for each reading; empty if not watched.
+        gradient_steps: the training steps of these readings.
+        seconds: wall time.
+        versions: versions of the software, by package.
+        device: what it ran on.
+    """
+
+    model: str
+    setting: str
+    seed: int
+    scores: dict[str, float]
+    parameters: int
+    curves: dict[str, tuple[list[int], list[float]]]
+    gradients: list[list[float]]
+    gradient_steps: list[int]
+    seconds: float
+    versions: dict[str, str]
+    device: str
+
+
+def result_path(folder: Path, cell: GridCell) -> Path:
+    """Returns where the result of a cell is kept."""
+    return folder / cell.experiment / f"{cell.name}.json"
+
+
+def write_result(folder: Path, cell: GridCell, result: Result) -> None:
+    """Writes a result; the file appears whole or not at all."""
+    path = result_path(folder, cell)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    content: dict[str, Any] = {"cell": asdict(cell), "result": asdict(result)}
+    part.write_text(json.dumps(content, indent=1))
+    part.replace(path)
+
+
+def read_result(folder: Path, cell: GridCell) -> Result | None:
+    """Reads the result of a cell, or returns None if it has not finished."""
+    path = result_path(folder, cell)
+    if not path.is_file():
+        return None
+    return Result(**json.loads(path.read_text())["result"])

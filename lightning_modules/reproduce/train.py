@@ -1,0 +1,101 @@
+"""Training one cell."""
+
+import math
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from lightning import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.results import Result
+from spectral_param import svd_parametrizations
+from spectral_param.callbacks import GradientNormMonitor, SpectralMonitor
+from spectral_param.callbacks.recorder import versions
+
+READINGS = 100
+TIMES = 16
+
+
+class Curves(Callback):
+    """Keeps what validation logs, by training step, and the training loss beside it."""
+
+    def __init__(self) -> None:
+        self.curves: dict[str, tuple[list[int], list[float]]] = {}
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Adds a point to each curve."""
+        if trainer.sanity_checking:
+            return
+        for name, value in trainer.callback_metrics.items():
+            if name.startswith(("val_", "train_")):
+                steps, values = self.curves.setdefault(name, ([], []))
+                steps.append(trainer.global_step)
+                values.append(value.item())
+
+
+def train(cell: GridCell, root: Path) -> Result:
+    """Trains the model of a cell and tests it as it was in its best epoch of validation.
+
+    Args:
+        cell: what to train.
+        root: folder of all data.
+
+    Returns:
+        The result.
+    """
+    started = time.monotonic()
+    seed_everything(cell.seed, workers=True, verbose=False)
+    model, data = cell.make_model(), cell.make_data(root)
+    with tempfile.TemporaryDirectory() as folder:
+        curves = Curves()
+        best = ModelCheckpoint(folder, monitor=cell.monitor, mode=cell.mode)
+        gradients = GradientNormMonitor(times=TIMES, weights=(), max_readings=READINGS)
+        margin = _margin_monitor(model)
+        watching = [monitor for name, monitor in (("gradients", gradients), ("margin", margin)) if name in cell.watch]
+        trainer = Trainer(
+            **{"accelerator": "auto", "devices": 1, **cell.trainer},
+            callbacks=[*watching, curves, best],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=folder,
+        )
+        trainer.fit(model, data)
+        trainer.test(model, data, ckpt_path=best.best_model_path or None, verbose=False)
+    names = gradients.history.names if "gradients" in cell.watch else []
+    through_time = [name for name in names if name.endswith(".h")]
+    norms = gradients.history[through_time[0]].tolist() if through_time else []
+    if names:
+        curves.curves["loss"] = (gradients.history.steps, gradients.history["loss"].flatten().tolist())
+    if "margin" in cell.watch:
+        curves.curves["margin"] = (margin.history.steps, _margins(margin))
+    return Result(
+        model=cell.model,
+        setting=cell.setting,
+        seed=cell.seed,
+        scores={name: value.item() for name, value in trainer.callback_metrics.items()},
+        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        curves=curves.curves,
+        gradients=[[norm if math.isfinite(norm) else 0.0 for norm in row] for row in norms],
+        gradient_steps=gradients.history.steps if through_time else [],
+        seconds=round(time.monotonic() - started, 1),
+        versions=versions(),
+        device=torch.cuda.get_device_name() if trainer.num_devices and model.device.type == "cuda" else "cpu",
+    )
+
+
+def _margin_monitor(model: LightningModule) -> SpectralMonitor:
+    """Watches the recurrent weights, in SVD form or not."""
+    if next(svd_parametrizations(model), None) is not None:
+        return SpectralMonitor(max_readings=READINGS)
+    return SpectralMonitor(weights=(), dense="*.weight_hh_l*", max_readings=READINGS)
+
+
+def _margins(monitor: SpectralMonitor) -> list[float]:
+    """max|σ - 1| over the watched weights at each reading."""
+    names = [name for name in monitor.history.names if name != "loss"]
+    margins = torch.stack([(monitor.history[name] - 1).abs().amax(1) for name in names])
+    return margins.amax(0).tolist()

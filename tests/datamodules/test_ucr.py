@@ -1,0 +1,138 @@
+import csv
+import gzip
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from datamodules import UCRArchive
+from datamodules.ucr import stratified_fifth, usual_input_size
+from tests.small_data import write_ucr
+
+
+def set_up(name, root, **kwargs) -> UCRArchive:
+    data = UCRArchive(name, root, download=False, **kwargs)
+    data.prepare_data()
+    data.setup()
+    return data
+
+
+def test_shapes_and_labels(tmp_path):
+    data = set_up("CBF", write_ucr(tmp_path, labels=(-1, 1, 5)), batch_size=8)
+    assert (len(data.train_set), len(data.val_set), len(data.test_set)) == (24, 6, 18)
+    assert (data.input_size, data.num_classes) == (3, 3)
+    inputs, targets = next(iter(data.test_dataloader()))
+    assert inputs.shape == (8, 4, 3)
+    assert inputs.dtype == torch.float32
+    assert targets.tolist() == [0] * 6 + [1] * 2
+    line = gzip.decompress((tmp_path / "CBF" / "CBF_TEST.tsv.gz").read_bytes()).decode().splitlines()[0]
+    np.testing.assert_allclose(inputs[0].flatten(), np.array(line.split("\t")[1:], np.float32))
+
+
+def test_input_size_is_a_choice(tmp_path):
+    write_ucr(tmp_path)
+    assert set_up("CBF", tmp_path, input_size=12).test_set.inputs.shape == (12, 1, 12)
+    with pytest.raises(ValueError, match="input_size: expected a divisor of 12, .* got 5"):
+        set_up("CBF", tmp_path, input_size=5)
+
+
+def test_split_is_stratified_and_drawn_by_seed(tmp_path):
+    write_ucr(tmp_path)
+    first, again, other = (set_up("CBF", tmp_path, seed=seed) for seed in (1, 1, 2))
+    assert first.val_set.targets.sort().values.tolist() == [0, 0, 1, 1]
+    assert torch.equal(first.val_set.inputs, again.val_set.inputs)
+    assert not torch.equal(first.val_set.inputs, other.val_set.inputs)
+    with pytest.raises(ValueError, match="at least 3 training series"):
+        stratified_fifth(np.array([1, 1, 2, 2]), seed=0)
+
+
+def test_baseline_is_the_constant_answer(tmp_path):
+    data = set_up("CBF", write_ucr(tmp_path, labels=(1, 3, 7)))
+    assert data.baseline_accuracy == pytest.approx(1 / 3)
+
+
+def test_names_of_both_years(tmp_path):
+    write_ucr(tmp_path, "GunPoint")
+    assert len(set_up("Gun_Point", tmp_path).test_set) == len(set_up("GunPoint", tmp_path).test_set) == 12
+
+
+def test_unknown_names_are_answered_with_near_ones():
+    with pytest.raises(ValueError, match=r"name: expected a set of the UCR archive, got 'ECG2000'; near .*ECG200"):
+        UCRArchive("ECG2000")
+    with pytest.raises(ValueError, match="near it are none"):
+        UCRArchive("~~~~")
+
+
+@pytest.mark.parametrize("name", ["CBF", "DistalPhalanxTW"])
+def test_extracts_from_the_official_archive(tmp_path, name):
+    source = write_ucr(tmp_path / "source", name)
+    root = tmp_path / "root"
+    root.mkdir()
+    with zipfile.ZipFile(root / "UCRArchive_2018.zip", "w") as archive:
+        for part in ("TRAIN", "TEST"):
+            text = gzip.decompress((source / name / f"{name}_{part}.tsv.gz").read_bytes())
+            archive.writestr(f"UCRArchive_2018/{name}/{name}_{part}.tsv", text)
+    train, test = (20, 12) if name == "CBF" else (12, 20)  # the archive of 2018 has the second the other way round
+    data = set_up(name, root)
+    assert (len(data.train_set) + len(data.val_set), len(data.test_set)) == (train, test)
+    (root / "UCRArchive_2018.zip").unlink()
+    set_up(name, root)  # extracted once
+
+
+def test_damaged_archives(tmp_path):
+    archive = tmp_path / "UCRArchive_2018.zip"
+    archive.write_bytes(b"PK half a file")
+    with pytest.raises(ValueError, match=r"UCRArchive_2018.zip: expected the UCR archive .* remove it"):
+        set_up("CBF", tmp_path)
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("another/file", "text")
+    with pytest.raises(ValueError, match=r"expected the UCR archive with UCRArchive_2018/CBF/CBF_TRAIN.tsv"):
+        set_up("CBF", tmp_path)
+    assert list(tmp_path.iterdir()) == [archive]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("1\t2\t3", "expected rows of equally many numbers"),
+        ("x" + "\t1" * 12, "expected rows of equally many numbers"),
+        ("1" + "\tNaN" * 12, "expected series of one length, got some with values missing"),
+    ],
+)
+def test_rows_that_do_not_fit(tmp_path, row, message):
+    path = write_ucr(tmp_path) / "CBF" / "CBF_TEST.tsv.gz"
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + row.encode()))
+    with pytest.raises(ValueError, match=rf"CBF_TEST.tsv.gz: {message}"):
+        set_up("CBF", tmp_path)
+
+
+def test_other_files_that_do_not_fit(tmp_path):
+    write_ucr(tmp_path)
+    path = tmp_path / "CBF" / "CBF_TEST.tsv.gz"
+    whole = path.read_bytes()
+    path.write_bytes(gzip.compress(b"1\t2\t3\n"))
+    with pytest.raises(ValueError, match="CBF: expected test series of length 12, got 2"):
+        set_up("CBF", tmp_path)
+    path.write_bytes(gzip.compress(b""))
+    with pytest.raises(ValueError, match="expected rows of a label and values"):
+        set_up("CBF", tmp_path)
+    path.write_bytes(whole[:-10])
+    with pytest.raises(ValueError, match="expected a gzip file, got a damaged one"):
+        set_up("CBF", tmp_path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"expected CBF/CBF_TEST.tsv in .*UCRArchive_2018/CBF/CBF_TEST.tsv"):
+        set_up("CBF", tmp_path)
+
+
+def test_the_real_files(shared_data):
+    with (shared_data / "ucr" / "table4.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        data = set_up(row["dataset"], shared_data / "ucr")
+        assert len(data.train_set) + len(data.val_set) == int(row["got_train"]), row["dataset"]
+        assert len(data.test_set) == int(row["got_test"]), row["dataset"]
+        assert data.num_classes == int(row["got_classes"]), row["dataset"]
+        length = int(row["got_length"])
+        assert data.test_set.inputs[0].numel() == length, row["dataset"]
+        assert usual_input_size(length) == int(row["n_i_rule"]), row["dataset"]

@@ -1,0 +1,156 @@
+import json
+import multiprocessing
+import time
+from dataclasses import replace
+
+import pytest
+
+from lightning_modules.cli import main
+from lightning_modules.reproduce import command
+from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.experiments import EXPERIMENTS
+from lightning_modules.reproduce.processes import train_all
+from lightning_modules.reproduce.results import Result, read_result, result_path, write_result
+
+TINY = {"max_epochs": 1, "limit_train_batches": 2, "limit_val_batches": 1, "limit_test_batches": 1}
+
+
+def cells(quick: bool, seed: int) -> list[GridCell]:
+    """Two cells that take no time."""
+    return [
+        GridCell(
+            experiment="adding",
+            model=model,
+            setting="L = 10",
+            seed=seed,
+            task=("SequenceRegressor", {"input_size": 2, "output_size": 1, "hidden_size": 16, "cell": cell}),
+            data=("AddingProblem", {"length": 10, "train_size": 256, "seed": seed}),
+            trainer={**TINY, "accelerator": "cpu"},
+            monitor="val_mse",
+        )
+        for model, cell in (("RNN", "rnn"), ("Spectral-RNN", "spectral-rnn"))
+    ]
+
+
+def result(cell: GridCell) -> Result:
+    scores = {"test_mse": 0.1 + cell.seed / 10, "baseline_mse": 1 / 6}
+    curves = {"val_mse": ([1, 2], [0.3, 0.2])}
+    return Result(cell.model, cell.setting, cell.seed, scores, 1234, curves, [], [], 60.0, {"torch": "2"}, "cpu")
+
+
+@pytest.fixture
+def small_adding(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(EXPERIMENTS, "adding", replace(EXPERIMENTS["adding"], cells=cells))
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def trained(monkeypatch) -> list[GridCell]:
+    """Cells that the command has trained, in no time."""
+    seen = []
+
+    def train_all(cells, root, folder, processes, seconds):
+        for cell in cells:
+            seen.append(cell)
+            write_result(folder, cell, result(cell))
+            yield cell, True
+
+    monkeypatch.setattr(command, "train_all", train_all)
+    return seen
+
+
+def test_trains_in_processes_and_reports(small_adding):
+    broken = replace(cells(True, 0)[0], model="broken", task=("SequenceRegressor", {"input_size": 3, "output_size": 1}))
+    ended = dict(
+        (cell.model, done) for cell, done in train_all([*cells(True, 0), broken], small_adding, small_adding, 2, 600.0)
+    )
+    assert ended == {"RNN": True, "Spectral-RNN": True, "broken": False}
+    error = result_path(small_adding, broken).with_suffix(".error").read_text()
+    assert "RuntimeError" in error or "ValueError" in error
+    found = read_result(small_adding, cells(True, 0)[1])
+    assert found.parameters == 2 * (16 * 16 - 120) + 16 + 16 * 2 + 16 + 17
+    assert found.scores["baseline_mse"] == pytest.approx(1 / 6)
+    assert {"torch", "lightning", "spectral_param"} <= found.versions.keys()
+    assert found.seconds > 0
+    main(["reproduce", "adding", "--seeds", "1"])  # nothing is left to train
+    table = (small_adding / "adding.md").read_text()
+    assert "| L = 10 | Spectral-RNN |" in table
+    assert (small_adding / "adding.png").stat().st_size > 0
+
+
+def test_time_that_is_up_ends_what_is_running(small_adding):
+    slow = replace(cells(True, 0)[0], trainer={"max_epochs": 10_000, "accelerator": "cpu"})
+    started = time.monotonic()
+    assert list(train_all([slow], small_adding, small_adding, 1, 0.5)) == []
+    assert time.monotonic() - started < 60
+    assert not multiprocessing.active_children()
+    assert not list(small_adding.rglob("*.json"))
+
+
+def test_goes_on_where_it_stopped(small_adding, trained):
+    finished = cells(False, 0)[0]
+    write_result(small_adding, finished, result(finished))
+    main(["reproduce", "adding", "--seeds", "2"])
+    assert [(cell.model, cell.seed) for cell in trained] == [("Spectral-RNN", 0), ("RNN", 1), ("Spectral-RNN", 1)]
+    main(["reproduce", "adding", "--seeds", "2"])
+    assert len(trained) == 3
+    table = (small_adding / "adding.md").read_text()
+    assert "| 0.1500 ± 0.0707 | 0.1667 | 2 | 1.0 |" in table
+
+
+def test_an_interrupt_loses_no_finished_cell(small_adding, monkeypatch):
+    def interrupted(cells, root, folder, processes, seconds):
+        write_result(folder, cells[0], result(cells[0]))
+        yield cells[0], True
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "train_all", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        main(["reproduce", "adding"])
+    assert read_result(small_adding, cells(False, 0)[0]) is not None
+    assert "1 runs of the grid are not in this table" in (small_adding / "adding.md").read_text()
+
+
+def test_failures_are_said(small_adding, monkeypatch, capsys):
+    monkeypatch.setattr(command, "train_all", lambda cells, *_: iter([(cell, False) for cell in cells]))
+    with pytest.raises(SystemExit, match="1"):
+        main(["reproduce", "adding"])
+    assert "failed" in capsys.readouterr().err
+
+
+def test_only_some_models(small_adding, trained, capsys):
+    main(["reproduce", "adding", "--models", "spectral-rnn"])
+    assert [cell.model for cell in trained] == ["Spectral-RNN"]
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", "adding", "--models", "GRU"])
+    assert "--models: expected some of RNN, Spectral-RNN, got GRU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["addition"], ["adding", "--seeds", "0"], ["adding", "--max-hours", "x"], []])
+def test_wrong_arguments(words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", *words])
+    assert "error" in capsys.readouterr().err
+
+
+def test_missing_data_are_said_before_training(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", "mlp-depth", "--data", "/proc/nothing"])
+    assert "expected MNIST/raw/train-images-idx3-ubyte in /proc/nothing/mnist" in capsys.readouterr().err
+
+
+def test_a_result_is_whole_or_not_there(tmp_path, monkeypatch):
+    cell = cells(True, 0)[0]
+
+    def fails(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(json, "dumps", fails)
+    with pytest.raises(KeyboardInterrupt):
+        write_result(tmp_path, replace(cell), result(cell))
+    monkeypatch.undo()
+    assert read_result(tmp_path, cell) is None
+    write_result(tmp_path, cell, result(cell))
+    assert json.dumps(read_result(tmp_path, cell).curves) == '{"val_mse": [[1, 2], [0.3, 0.2]]}'

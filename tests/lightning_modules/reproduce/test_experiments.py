@@ -1,0 +1,105 @@
+from dataclasses import replace
+
+import pytest
+from matplotlib.figure import Figure
+
+from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.experiments import EXPERIMENTS
+from lightning_modules.reproduce.report import markdown
+from lightning_modules.reproduce.train import train
+from tests.small_data import write_multilabel, write_ucr, write_words
+
+LIMITS = {"limit_train_batches": 2, "limit_val_batches": 1, "limit_test_batches": 1, "log_every_n_steps": 1}
+SMALLER = {
+    "SequenceRegressor": {"hidden_size": 16},
+    "SequenceCopier": {"hidden_size": 16},
+    "SequenceClassifier": {"hidden_size": 16},
+    "ImageClassifier": {"depth": 2},
+    "MultiLabelClassifier": {"depth": 2, "input_size": 6, "output_size": 3},
+    "LanguageModel": {"hidden_size": 16, "vocabulary_size": 10},
+}
+FEWER = {
+    "AddingProblem": {"length": 10},
+    "CopyMemory": {"lag": 5},
+    "PixelMNIST": {"val_size": 20},
+    "FlatMNIST": {"val_size": 20},
+    "PennTreebank": {"seq_len": 5},
+    "UCRArchive": {},
+    "MultiLabel": {},
+}
+
+
+def tiny(cell: GridCell) -> GridCell:
+    (task, arguments), (data, sizes) = cell.task, cell.data
+    return replace(
+        cell,
+        task=(task, arguments | SMALLER[task]),
+        data=(data, sizes | FEWER[data]),
+        trainer={**cell.trainer, **LIMITS, "accelerator": "cpu", "max_epochs": 1},
+    )
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory, small_mnist):
+    root = tmp_path_factory.mktemp("data")
+    (root / "mnist").symlink_to(small_mnist)
+    write_words(root / "ptb")
+    for name in ("CBF", "Gun_Point", "ItalyPowerDemand"):
+        write_ucr(root / "ucr", name, length=240, labels=(1, 2))
+    write_multilabel(root / "multilabel")
+    return root
+
+
+@pytest.mark.parametrize("what", EXPERIMENTS)
+def test_quick_versions_run(what, root):
+    experiment = EXPERIMENTS[what]
+    cells = experiment.cells(True, 0)
+    chosen = [cells[0], cells[-1]]
+    results = [train(tiny(cell), root) for cell in chosen]
+    for result, cell in zip(results, chosen, strict=True):
+        assert (result.model, result.setting, result.seed) == (cell.model, cell.setting, 0)
+        assert experiment.score in result.scores
+        assert result.parameters > 0
+        assert result.curves["train_loss"][0] in ([1], [2])
+        assert bool(result.gradients) == ("gradients" in cell.watch)
+        assert ("margin" in result.curves) == ("margin" in cell.watch)
+    assert isinstance(experiment.draw(results), Figure)
+    table = markdown(experiment, results, missing=len(cells) - 2)
+    assert all(f"| {cell.setting} | {cell.model} |" in table for cell in chosen)
+    assert f"{len(cells) - 2} runs of the grid are not in this table." in table
+
+
+@pytest.mark.parametrize("what", EXPERIMENTS)
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_cell_is_another_and_can_be_built(what, quick, tmp_path):
+    cells = [cell for seed in (0, 1) for cell in EXPERIMENTS[what].cells(quick, seed)]
+    assert len({cell.name for cell in cells}) == len(cells)
+    assert {cell.experiment for cell in cells} == {what}
+    for cell in cells if quick else cells[:1]:
+        cell.make_model()
+        cell.make_data(tmp_path)
+
+
+@pytest.mark.parametrize("what", EXPERIMENTS)
+def test_numbers_of_the_paper_are_of_models_and_settings_of_the_grid(what):
+    experiment = EXPERIMENTS[what]
+    keys = {(cell.model, cell.setting) for cell in experiment.cells(False, 0)}
+    assert set(experiment.paper) <= keys
+    assert set(experiment.paper_parameters) <= keys
+
+
+def test_parameters_of_table_4():
+    ucr = EXPERIMENTS["ucr"]
+    for cell in ucr.cells(False, 0):
+        count = sum(p.numel() for p in cell.make_model().parameters())
+        assert count == ucr.paper_parameters[cell.model, cell.setting], cell.name
+    assert len(ucr.paper_parameters) == 84
+
+
+def test_the_quick_adding_problem_draws_its_baseline(root):
+    adding = EXPERIMENTS["adding"]
+    figure = adding.draw([train(tiny(adding.cells(True, 0)[0]), root)])
+    above, below = figure.axes
+    levels = [line.get_ydata()[0] for line in above.get_lines() if line.get_label() == "trivial answer"]
+    assert levels == [pytest.approx(1 / 6)]
+    assert below.get_yscale() == "log"

@@ -1,0 +1,52 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning import Trainer
+
+from datamodules import FlatMNIST, MultiLabel
+from lightning_modules import ImageClassifier, MultiLabelClassifier
+from tests.small_data import write_multilabel
+
+
+def trainer(folder, **kwargs) -> Trainer:
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    return Trainer(accelerator="cpu", default_root_dir=folder, enable_model_summary=False, **quiet, **kwargs)
+
+
+@pytest.fixture(params=[ImageClassifier, MultiLabelClassifier])
+def task(request, small_mnist, tmp_path):
+    if request.param is ImageClassifier:
+        return ImageClassifier(784, 10, depth=2, reflectors=4), FlatMNIST(small_mnist, val_size=20, batch_size=16)
+    data = MultiLabel("bibtex", write_multilabel(tmp_path), batch_size=4)
+    return MultiLabelClassifier(6, 3, network="spectral-resnet", depth=2, width=8, reflectors=4, dropout=0.1), data
+
+
+def test_checkpoint_loads_without_arguments(task, tmp_path):
+    model, data = task
+    run = trainer(tmp_path, max_epochs=1)
+    run.fit(model, data)
+    run.save_checkpoint(tmp_path / "one.ckpt")
+    loaded = type(model).load_from_checkpoint(tmp_path / "one.ckpt")
+    assert loaded.hparams == model.hparams
+    inputs, _ = next(iter(data.val_dataloader()))
+    assert torch.equal(loaded.eval()(inputs), model.eval()(inputs))
+
+
+def test_evaluation_and_predictions_agree(task, tmp_path):
+    model, data = task
+    run = trainer(tmp_path)
+    (logged,) = run.test(model, data, verbose=False)
+    answers = torch.cat(run.predict(model, data))
+    inputs, targets = (torch.cat(parts) for parts in zip(*data.test_dataloader(), strict=True))
+    output = model.eval()(inputs)
+    if isinstance(model, ImageClassifier):
+        assert torch.equal(answers, output.argmax(1))
+        assert logged["test_accuracy"] == pytest.approx((answers == targets).float().mean().item())
+        assert logged["test_loss"] == pytest.approx(F.cross_entropy(output, targets).item(), rel=1e-5)
+        return
+    torch.testing.assert_close(answers, output.sigmoid())
+    right = ((answers > 0.5) & (targets == 1)).sum()
+    f1 = 2 * right / ((answers > 0.5).sum() + targets.sum())
+    assert logged["test_f1"] == pytest.approx(f1.item())
+    assert logged["test_loss"] == pytest.approx(F.binary_cross_entropy(answers, targets).item(), rel=1e-5)
+    assert 0 <= logged["test_ranking_precision"] <= 1
