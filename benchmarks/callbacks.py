@@ -8,9 +8,10 @@ import logging
 import statistics
 import time
 import warnings
+from collections.abc import Callable
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_modules import SequenceRegressor
@@ -37,36 +38,33 @@ class EveryOtherEpoch(Callback):
         self.callback = callback
         self.seconds: list[float] = []
 
-    def on_train_epoch_start(self, trainer, pl_module):
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Switches the callback on or off."""
         self.on = trainer.current_epoch % 2 == 1
         if self.on:
             self.callback.on_train_start(trainer, pl_module)
         self.begin = time.process_time()
 
-    def on_train_epoch_end(self, trainer, pl_module):
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Takes the time."""
         self.seconds.append(time.process_time() - self.begin)
         if self.on:
             self.callback.teardown(trainer, pl_module, "fit")
 
-    def on_train_batch_start(self, *args):
-        if self.on:
-            self.callback.on_train_batch_start(*args)
 
-    def on_before_backward(self, *args):
-        if self.on:
-            self.callback.on_before_backward(*args)
+def handed_on(hook: str) -> Callable[..., None]:
+    """A hook that hands its arguments on where the callback is on."""
+    return lambda self, *args: getattr(self.callback, hook)(*args) if self.on else None
 
-    def on_after_backward(self, *args):
-        if self.on:
-            self.callback.on_after_backward(*args)
 
-    def on_before_optimizer_step(self, *args):
-        if self.on:
-            self.callback.on_before_optimizer_step(*args)
-
-    def on_train_batch_end(self, *args):
-        if self.on:
-            self.callback.on_train_batch_end(*args)
+for hook in (
+    "on_train_batch_start",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "on_train_batch_end",
+):
+    setattr(EveryOtherEpoch, hook, handed_on(hook))
 
 
 def overhead(callback: Callback) -> tuple[float, list[float]]:

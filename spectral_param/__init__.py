@@ -5,6 +5,7 @@ Lei, Dhillon, "Stabilizing Gradients for Deep Neural Networks via Efficient SVD 
 pages as "the paper".
 """
 
+from spectral_param.config import show_config
 from spectral_param.editing import (
     clip_singular_values_,
     renormalize_reflectors_,
@@ -18,6 +19,7 @@ from spectral_param.registration import (
     remove_svd_parametrization,
     svd_parametrizations,
 )
+from spectral_param.side_by_side import together
 from spectral_param.sigma import Band, Bounded, Fixed, Interval, Positive, SigmaMap, Unconstrained
 from spectral_param.spectrum import (
     condition_number,
@@ -53,6 +55,7 @@ __all__ = [
     "register_svd_parametrization",
     "remove_svd_parametrization",
     "renormalize_reflectors_",
+    "show_config",
     "singular_values",
     "solve",
     "spectral_margin",
@@ -61,4 +64,5 @@ __all__ = [
     "spectral_table",
     "svd",
     "svd_parametrizations",
+    "together",
 ]

@@ -8,6 +8,7 @@ from torch.nn.functional import pad
 
 from spectral_param.householder import householder_apply, householder_product
 from spectral_param.low_rank import Sizes, low_rank_factors, low_rank_weight
+from spectral_param.thin_product import thin_product
 from spectral_param.trapezoid import unpack
 
 
@@ -62,17 +63,13 @@ def packed_product(
     """
     p, q, m1, m2 = sizes
     k = sizes.k
-    if u is not None and v is not None and is_low_rank(sizes):
+    if u is not None and v is not None and is_thin(sizes, x.shape[-2]):
         left, right = low_rank_factors(u, sigma, v, sizes)
-        row = sigma.unsqueeze(-2)
-        if p == q and bias is not None:
-            start = torch.addcmul(bias, x, row)
-        else:
-            start = pad(x[..., :k] * row, (0, p - k))
-            start = start if bias is None else start + bias
-        if start.dim() == 2:
-            return torch.addmm(start, x @ right, left.mT, alpha=-1)
-        return start - (x @ right) @ left.mT
+        if sigma.dim() == 1:
+            return thin_product(x, sigma, left, right, bias)
+        start = pad(x[..., :k] * sigma.unsqueeze(-2), (0, p - k))
+        y = start - (x @ right) @ left.mT
+        return y if bias is None else y + bias
     dense_u, dense_v = _unpacked(u, p, m1), _unpacked(v, q, m2)
     turned = x.mT if dense_v is None else householder_apply(dense_v, x.mT, transpose=True)
     scaled = pad(sigma.unsqueeze(-1) * turned[..., :k, :], (0, 0, 0, p - k))
@@ -89,6 +86,17 @@ def is_low_rank(sizes: Sizes) -> bool:
         (True, False)
     """
     return min(sizes.m1, sizes.m2) > 0 and 2 * max(sizes.m1, sizes.m2) <= sizes.k
+
+
+def is_thin(sizes: Sizes, vectors: int) -> bool:
+    """Whether so many vectors are worth the making of L and R, to be applied to them in place of the reflectors.
+
+    Example:
+        >>> from spectral_param.factorization import Sizes, is_thin
+        >>> is_thin(Sizes(512, 512, 16, 16), 128), is_thin(Sizes(512, 512, 128, 128), 128)
+        (True, False)
+    """
+    return is_low_rank(sizes) and vectors >= 4 * max(sizes.m1, sizes.m2)
 
 
 def svd_weight(u: Tensor | None, sigma: Tensor, v: Tensor | None, p: int, q: int) -> Tensor:

@@ -67,7 +67,7 @@ def haar_reflectors(n: int, m: int) -> Tensor:
         >>> haar_reflectors(5, 3).shape
         torch.Size([5, 3])
     """
-    x = torch.randn(n, m, dtype=torch.float64).tril()
+    x = torch.randn(n, m, dtype=torch.float64, device="cpu").tril()
     lead, tail = x.diagonal(), x.tril(-1)
     norm, tail_square = torch.linalg.vector_norm(x, dim=0), tail.square().sum(0)
     # x - ‖x‖ e₁, its first entry without cancellation
@@ -145,7 +145,7 @@ def _reduce(
     """
     work = [b.clone() for b in bases]
     reflectors = [torch.zeros_like(b) for b in bases]
-    chosen = [torch.ones(b.shape[1], dtype=b.dtype) for b in bases]
+    chosen = [b.new_ones(b.shape[1]) for b in bases]
     count = bases[0].shape[1]
     for start in range(0, count, _PANEL):
         stop = min(start + _PANEL, count)
@@ -171,7 +171,8 @@ def _to_first_axis(x: Tensor) -> Tensor:
     u[0] = -tail / (1 + x[0]) if x[0] > 0 else x[0] - 1  # x₁ - 1 without cancellation
     length = torch.linalg.vector_norm(u)
     if length <= 8 * torch.finfo(x.dtype).eps:  # x is e₁: any direction orthogonal to it will do
-        return torch.zeros_like(x).index_fill_(0, torch.tensor([1]), 1.0)
+        u.zero_()[1] = 1.0
+        return u
     return u / length
 
 
@@ -210,6 +211,6 @@ def _fit_orthogonal(w: Tensor, level: float, m1: int, m2: int) -> Factors:
     n = m1 + m2
     u = householder_from_orthogonal(w[:, :m1] / level)
     rest = householder_apply(u, w, transpose=True)[m1:, m1:] / level
-    v = torch.zeros(n, m2, dtype=w.dtype)
+    v = w.new_zeros(n, m2)
     v[m1:] = householder_from_orthogonal(rest.mT)
-    return u, torch.full((n,), level, dtype=w.dtype), v
+    return u, w.new_full((n,), level), v

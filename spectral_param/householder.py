@@ -112,6 +112,27 @@ def normalized(reflectors: Tensor) -> Tensor:
     return z / math.sqrt(2.0)
 
 
+def compact_wy(reflectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Z and T of ``U = I - Z T``, for few reflectors; see Note [Compact WY].
+
+    Args:
+        reflectors: (…, n, m) float32 or float64.
+
+    Returns:
+        Z, (…, n, m), and ``T = S⁻¹ Zᵀ``, (…, m, n).
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.householder import compact_wy, householder_product
+        >>> u = torch.randn(5, 2)
+        >>> z, t = compact_wy(u)
+        >>> torch.allclose(torch.eye(5) - z @ t, householder_product(u), atol=1e-5)
+        True
+    """
+    z, _ = _directions(reflectors)
+    return z, _solve(z.mT @ z, z.mT, transpose=False)
+
+
 def _check_reflectors(reflectors: Tensor) -> None:
     if reflectors.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"reflectors: expected float32 or float64, got {reflectors.dtype}.")
@@ -135,9 +156,10 @@ def _apply(reflectors: Tensor, x: Tensor | None, *, transpose: bool, columns: in
 
 
 def traced_or_transformed() -> bool:
-    """Whether something other than eager autograd looks on: a compiler, a functorch transform, forward-mode AD."""
+    """Whether something other than eager autograd looks on: a compiler, a tracer, a transform, forward-mode AD."""
     return (
         torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
     )

@@ -6,7 +6,7 @@ learns
 - to be copied and pickled: each copy gets a class of its own, so that removing from one leaves the other alone;
 - to take an assignment into the factors that are there, so that optimizers and hooks keep their hold on them;
 - to reset itself in its own way, keeping σ legal;
-- for ``nn.RNN``, ``nn.LSTM``, ``nn.GRU``: to evaluate each weight once a forward and to hold on to none of them.
+- for ``nn.RNN``, ``nn.LSTM``, ``nn.GRU``: to evaluate each weight once a forward (``recurrence.py``).
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from spectral_param.access import fill, one_evaluation, weight_property
+from spectral_param.access import fill, in_forward, weight_property
 from spectral_param.loading import load_plain_weights
 from spectral_param.matrix_free import without_weight
+from spectral_param.recurrence import teach_recurrence
 
 if TYPE_CHECKING:
     from spectral_param.parametrization import SVDParametrization
@@ -65,6 +66,8 @@ def successor(weight: Tensor) -> SVDParametrization | None:
 def uninstall(module: nn.Module, tensor_name: str) -> None:
     """Puts a plain parameter with the present value back, where it was."""
     held = parametrization_lists(module)[tensor_name]
+    if any(hasattr(p, "full_tensor") for p in held.parameters(recurse=False)):
+        raise ValueError(f"module: {tensor_name!r} is spread over ranks by fully_shard; fold it before sharding.")
     order = held[0].parameter_order
     trained = any(p.requires_grad for p in held.parameters(recurse=False))
     with torch.inference_mode(False), torch.no_grad():
@@ -96,7 +99,7 @@ def qualified_name(list_name: str) -> str:
         >>> qualified_name("_orig_mod.fc.parametrizations.weight")
         'fc.weight'
     """
-    return _WRAPPERS.sub("", list_name).replace("parametrizations.", "")
+    return re.sub(r"(^|\.)parametrizations\.", r"\1", _WRAPPERS.sub("", list_name))
 
 
 def _tell_of_losses(weight: Any) -> None:
@@ -122,9 +125,14 @@ def _register(
     start: Sequence[Tensor],
 ) -> None:
     """Torch's registration, with the factors found beforehand in place of a second fit."""
+    weight = module._parameters[tensor_name]
     parametrization.__dict__["right_inverse"] = lambda _: list(start)
     try:
         parametrize.register_parametrization(module, tensor_name, parametrization, unsafe=True)
+    except BaseException:
+        if tensor_name not in module._parameters:  # torch has taken it away already
+            module._parameters[tensor_name] = weight
+        raise
     finally:
         del parametrization.__dict__["right_inverse"]
     held = parametrization_lists(module)[tensor_name]
@@ -140,18 +148,29 @@ def _equip(module: nn.Module, tensor_name: str) -> None:
         return
     base = cls.__bases__[0]
     _teach_copying(cls, base)
-    is_linear = base.forward is nn.Linear.forward
-    cls.forward = one_evaluation(without_weight(base.forward) if is_linear else base.forward)
+    if issubclass(base, nn.RNNBase):
+        teach_recurrence(cls, base)
+    else:
+        cls.forward = without_weight(base.forward) if base.forward is nn.Linear.forward else base.forward
+    cls.forward = in_forward(cls.forward, keep=issubclass(base, nn.MultiheadAttention))
+    cls.register_parameter = functools.partialmethod(_register_parameter, base)
     cls._load_from_state_dict = functools.partialmethod(load_plain_weights, base)
     cls.__prepare_scriptable__ = _refuse_to_script
     cls.qconfig = property(_has_no_qconfig, _refuse_to_quantize)
-    if hasattr(base, "reset_parameters"):
-        cls.reset_parameters = functools.partialmethod(_reset_parameters, base)
-    if issubclass(base, nn.RNNBase):
-        _teach_recurrence(cls, base)
+    for reset in ("reset_parameters", "_reset_parameters"):
+        if hasattr(base, reset):
+            setattr(cls, reset, functools.partialmethod(_reset, base, reset))
 
 
 _FOLD = "fold them into plain ones first, with remove_svd_parametrization(model)."
+
+
+def _register_parameter(self: nn.Module, base: type[nn.Module], name: str, param: nn.Parameter | None) -> None:
+    """``module.weight = nn.Parameter(W)`` assigns W, as it does to a plain module."""
+    if param is not None and name in parametrization_lists(self):
+        setattr(self, name, param.detach())
+    else:
+        base.register_parameter(self, name, param)
 
 
 def _refuse_to_script(self: nn.Module) -> None:
@@ -170,29 +189,41 @@ def _refuse_to_quantize(self: nn.Module, qconfig: Any) -> None:
 # --------------------------------------------------------------------------------------------------- copying, pickling
 
 
-def _teach_copying(cls: Any, base: type[nn.Module]) -> None:
+def _teach_copying(cls: Any, base: Any) -> None:
     def reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
-        return _bare, (base, tuple(parametrization_lists(self))), self.__getstate__()
+        return _bare, (base, *_names(self)), self.__getstate__()
 
-    def deepcopy(self: nn.Module, memo: dict[int, Any]) -> nn.Module:
-        twin = _bare(base, tuple(parametrization_lists(self)))
+    def deepcopy(self: Any, memo: dict[int, Any]) -> Any:
+        if hasattr(base, "__deepcopy__"):
+            twin = base.__deepcopy__(self, memo)
+            return _with_own_class(twin, base, *_names(self)) if type(twin) is type(self) else twin
+        twin = _bare(base, *_names(self))
         memo[id(self)] = twin
-        twin.__dict__ = copy.deepcopy(self.__dict__, memo)
+        twin.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return twin
 
     cls.__reduce_ex__ = reduce
     cls.__getstate__ = getattr(base, "__getstate__", lambda self: self.__dict__.copy())
-    if not hasattr(base, "__deepcopy__"):
-        cls.__deepcopy__ = deepcopy
+    cls.__deepcopy__ = deepcopy
 
 
-def _bare(base: type[nn.Module], tensor_names: Sequence[str]) -> nn.Module:
+def _names(module: nn.Module) -> tuple[list[str], list[str]]:
+    """The parametrized tensors of a module: all of them, and those that are ours."""
+    lists = parametrization_lists(module)
+    return list(lists), [name for name, held in lists.items() if hasattr(held[0], "starting_factors")]
+
+
+def _bare(base: Any, tensor_names: Sequence[str], ours: Sequence[str]) -> Any:
     """An empty module with a parametrized class of its own, for a copy or a pickle to fill."""
-    module = base.__new__(base)
+    return _with_own_class(base.__new__(base), base, tensor_names, ours)
+
+
+def _with_own_class(module: Any, base: Any, tensor_names: Sequence[str], ours: Sequence[str]) -> Any:
+    module.__class__ = base
     parametrize._inject_new_class(module)
     for name in tensor_names:
         parametrize._inject_property(module, name)
-    for name in tensor_names:
+    for name in ours:
         _equip(module, name)
     return module
 
@@ -200,7 +231,7 @@ def _bare(base: type[nn.Module], tensor_names: Sequence[str]) -> nn.Module:
 # ----------------------------------------------------------------------------------------------------------- resetting
 
 
-def _reset_parameters(module: nn.Module, base: Any) -> None:
+def _reset(module: nn.Module, base: Any, reset: str) -> None:
     """Lets the plain class fill plain weights, and starts from them as registration did, without its warnings."""
     lists = dict(parametrization_lists(module).items())
     plain = base.__new__(base)
@@ -209,43 +240,12 @@ def _reset_parameters(module: nn.Module, base: Any) -> None:
     with torch.no_grad():
         weights = {name: nn.Parameter(torch.empty_like(held())) for name, held in lists.items()}
     plain.__dict__["_parameters"] = {**module._parameters, **weights}
-    base.reset_parameters(plain)
+    getattr(base, reset)(plain)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for name, weight in weights.items():
             first = lists[name][0]
-            if hasattr(first, "starting_factors"):
+            if getattr(first, "init", "weight") == "orthogonal":
                 fill(lists[name], first.starting_factors(weight))
             else:
                 setattr(module, name, weight.detach())
-
-
-# ----------------------------------------------------------------------------------------------------------- recurrence
-
-
-def _no_weight() -> None:
-    """A reference to a weight that is gone: the plain class, should it come back, then reads its weights anew."""
-
-
-def _teach_recurrence(cls: Any, base: Any) -> None:
-    """``_flat_weights`` is filled at the start of a forward and emptied at its end, whatever happens between."""
-
-    def forget(self: Any) -> None:
-        self._flat_weights = [None] * len(self._flat_weights_names)
-        self._flat_weight_refs = [_no_weight] * len(self._flat_weights_names)
-
-    def read(self: Any) -> None:
-        self._flat_weights = [getattr(self, name) for name in self._flat_weights_names]
-
-    @functools.wraps(base.forward)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return base.forward(self, *args, **kwargs)
-        finally:
-            forget(self)
-
-    cls._init_flat_weights = forget
-    cls._update_flat_weights = read
-    cls.forward = one_evaluation(forward)
-    cls.flatten_parameters = lambda self: None
-    cls.__getstate__ = lambda self: {k: v for k, v in self.__dict__.items() if k != "_flat_weight_refs"}

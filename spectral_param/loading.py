@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from spectral_param.access import factors_of
 
 
 def load_plain_weights(
@@ -30,7 +33,7 @@ def load_plain_weights(
         if plain not in state_dict or present or not hasattr(held[0], "starting_factors"):
             continue
         weight = state_dict.pop(plain)
-        factors = list(held[0].factors)
+        factors: Sequence[Tensor] = held[0].factors
         expected = held[0].matrices.weight_shape
         if tuple(weight.shape) != expected:
             error_msgs.append(
@@ -39,8 +42,12 @@ def load_plain_weights(
             )
         else:
             try:
-                factors = held[0].right_inverse(weight)
-            except ValueError as error:
+                factors = factors_of(held, weight)
+                if local_metadata.get("assign_to_params_buffers"):
+                    held[0].dtype = weight.dtype
+                    wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
+                    factors = [factor.to(wide) for factor in factors]
+            except (TypeError, ValueError) as error:
                 error_msgs.append(f"{plain}: {error}")
         state_dict.update({f"{lists}{i}": factor for i, factor in enumerate(factors)})
         levels = held[0].state_dict(prefix=f"{prefix}parametrizations.{name}.0.")

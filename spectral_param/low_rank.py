@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spectral_param.householder import added, norms, traced_or_transformed
+from spectral_param.precision import without_autocast
 from spectral_param.trapezoid import pack_both, unpack, unpack_both
 
 
@@ -180,11 +181,12 @@ class _LowRank(torch.autograd.Function):
         ctx.sizes, ctx.whole = sizes, whole
         if not whole:
             return left, right
-        w = (left @ right.mT).neg_()
+        w = -left @ right.mT
         w.diagonal(dim1=-2, dim2=-1).add_(sigma)
         return w
 
     @staticmethod
+    @without_autocast
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         u, sigma, v, z, scale, gram, cross, left, right = ctx.saved_tensors
         sizes, needs = ctx.sizes, ctx.needs_input_grad[:3]

@@ -1,4 +1,4 @@
-"""A linear layer in SVD form that applies V, σ and U to its input in turn, and never builds W."""
+"""Layers that apply V, σ and U to their input in turn, and do without W: when, and how."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from spectral_param.factorization import is_low_rank
+from spectral_param.factorization import is_low_rank, is_thin
 from spectral_param.householder import traced_or_transformed
 from spectral_param.low_rank import Sizes
+from spectral_param.native import library as native
 from spectral_param.precision import autocast_is_on
 
 
@@ -46,7 +47,10 @@ def apply_linear(layer: nn.Linear, input: Tensor) -> Tensor:
     dtype = _output_dtype(input, factors[0].dtype if half else held[0].dtype)
     rows = input.reshape(-1, layer.in_features)
     output = held[0].product(rows, *factors, bias=layer.bias)
-    return output.to(dtype).contiguous().view(*input.shape[:-1], layer.out_features)
+    output = output.to(dtype)
+    # In memory of its own and no view, so that what follows may change it in place.
+    output = output.clone() if len(rows) == 1 else output.contiguous()
+    return output if input.dim() == 2 else torch.ops.aten._unsafe_view(output, (*input.shape[:-1], layer.out_features))
 
 
 def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -59,18 +63,19 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return wrapped
 
 
-def is_less_work(sizes: Sizes, vectors: int, chunks: int = 1) -> bool:
+def is_less_work(sizes: Sizes, vectors: int) -> bool:
     """Whether one training step is fewer operations with V, σ and U applied to the vectors than with W built for them.
 
-    Counted in multiplications, for N vectors and p×q blocks:
+    Counted in multiplications, for N vectors, p×q blocks, m reflectors on each side and the area
+    ``A = m₁ p + m₂ q - (m₁² + m₂²) / 2`` of the reflectors:
 
-    - few reflectors, m on each side: ``6 N m (p + q)`` against ``6 p q m + 3 N p q``;
-    - many, with ``A = m₁ p + m₂ q - (m₁² + m₂²) / 2``: ``7 N A`` against ``6 k A + 3 N p q``.
+    - to apply takes ``6 N m (p + q)`` with L and R, whose thin products run at some 4/5 of the speed of others, or
+      ``7 N A`` with the reflectors;
+    - to build and apply takes ``3 N p q``, and ``6 p q m`` for W from L and R, or ``6 k A`` from the reflectors.
 
     Args:
         sizes: of a block.
         vectors: N, how many vectors meet W in one forward.
-        chunks: blocks.
 
     Example:
         >>> from spectral_param.matrix_free import Sizes, is_less_work
@@ -80,41 +85,81 @@ def is_less_work(sizes: Sizes, vectors: int, chunks: int = 1) -> bool:
         (True, False)
     """
     p, q, m1, m2 = sizes
-    if is_low_rank(sizes):
-        m = max(m1, m2)
-        return 2 * vectors * m * (p + q) < p * q * (2 * m + vectors)
-    area = m1 * p + m2 * q - (m1 * m1 + m2 * m2) // 2
-    return 7 * vectors * area < 6 * sizes.k * area + 3 * vectors * p * q
+    m, area = max(m1, m2), m1 * p + m2 * q - (m1 * m1 + m2 * m2) / 2
+    applied = 7.5 * vectors * m * (p + q) if is_thin(sizes, vectors) else 7 * vectors * area
+    built = 6 * p * q * m if is_low_rank(sizes) else 6 * sizes.k * area
+    return applied < built + 3 * vectors * p * q
+
+
+def thin_factors(module: nn.Module, tensor_name: str, like: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """σ, L and R of a square weight ``W = diag(σ) - L Rᵀ``, where a recurrence has less work with them than with W.
+
+    Measured: so it is on a CPU from 64 features on, if L and R have a quarter of W's columns or fewer, an eighth beside
+    the native scan.
+
+    Args:
+        module: owner of the weight.
+        tensor_name: its name.
+        like: what W is to be applied to.
+
+    Returns:
+        (n,), (n, 2 m), (n, 2 m), or ``None`` where W is better built, or asked for.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.matrix_free import thin_factors
+        >>> from spectral_param.nn import SpectralRNN
+        >>> rnn = SpectralRNN(1, 64, reflectors=8)
+        >>> [tuple(t.shape) for t in thin_factors(rnn, "weight_hh_l0", torch.zeros(2, 64))]
+        [(64,), (64, 16), (64, 16)]
+    """
+    held = _held(module, tensor_name)
+    if not _may_pass_by(held):
+        return None
+    (n, _), counts = held[0].shape, held[0].reflectors
+    if not 0 < min(counts) <= max(counts) < n:
+        return None
+    share = 8 if native.is_loaded() else 4
+    pays = like.device.type == "cpu" and n >= 64 and 2 * share * max(counts) <= n
+    return held[0].thin_factors() if (pays or held[0].matrix_free) and _is_plain(held, like) else None
 
 
 def _passes_by(layer: nn.Module, input: Tensor) -> bool:
+    """Whether this linear layer does without W."""
     held = _held(layer)
-    if held is None or len(held) != 1 or not hasattr(held[0], "matrix_free") or held[0].matrix_free is False:
-        return False
-    if traced_or_transformed() or parametrize._cache_enabled or _is_listened_to(held):
+    strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
+    if not strided or not _may_pass_by(held):
         return False
     if held[0].matrix_free:
         return True
-    if autocast_is_on(input.device.type) or input.shape[-1:] != (held[0].shape[1],):
-        return False
-    dtypes = {input.dtype, held[0].dtype, *(factor.dtype for factor in _factors(held))}
-    if len(dtypes) > 1 or input.dtype.itemsize < 4 or hasattr(held.original0, "full_tensor"):
+    if input.shape[-1:] != (held[0].shape[1],) or not _is_plain(held, input):
         return False
     return held[0].spares_work(input.numel() // input.shape[-1])
 
 
-def _held(layer: nn.Module) -> Any:
-    lists: Any = layer._modules.get("parametrizations")
-    return None if lists is None else lists._modules.get("weight")
+def _may_pass_by(held: Any) -> bool:
+    """Whether W is an SVD and nothing more, and nobody asks for it, keeps it, traces it or listens to it."""
+    if held is None or len(held) != 1 or getattr(held[0], "matrix_free", False) is False:
+        return False
+    listened_to = any(module._forward_hooks or module._forward_pre_hooks for module in (held, held[0]))
+    return not (listened_to or parametrize._cache_enabled or traced_or_transformed())
+
+
+def _is_plain(held: Any, input: Tensor) -> bool:
+    """Whether the product is one of float32 or float64 alone, without autocast or shards, so that W changes nothing."""
+    dtypes = {input.dtype, held[0].dtype, *(factor.dtype for factor in _factors(held))}
+    if len(dtypes) > 1 or input.dtype.itemsize < 4 or autocast_is_on(input.device.type):
+        return False
+    return not hasattr(held.original0, "full_tensor")
+
+
+def _held(module: nn.Module, tensor_name: str = "weight") -> Any:
+    lists: Any = module._modules.get("parametrizations")
+    return None if lists is None else lists._modules.get(tensor_name)
 
 
 def _factors(held: Any) -> list[Tensor]:
     return [getattr(held, f"original{i}") for i in range(held.ntensors)]
-
-
-def _is_listened_to(held: Any) -> bool:
-    """Whether a hook waits for W."""
-    return any(module._forward_hooks or module._forward_pre_hooks for module in (held, held[0]))
 
 
 def _output_dtype(input: Tensor, weight_dtype: torch.dtype) -> torch.dtype:

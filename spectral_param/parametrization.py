@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from spectral_param import fitting
 from spectral_param.factorization import packed_product, packed_weight, svd_weight
-from spectral_param.frozen import kept_columns, stands_still
+from spectral_param.frozen import kept_columns, stands_still, turned
 from spectral_param.householder import normalized
-from spectral_param.low_rank import Sizes
+from spectral_param.low_rank import Sizes, low_rank_factors
 from spectral_param.matrices import Matrices
 from spectral_param.matrix_free import is_less_work
 from spectral_param.precision import autocast_is_on
@@ -66,11 +68,17 @@ class SVDParametrization(nn.Module):
         self.init = init
         self.dtype = dtype
         self.matrix_free = matrix_free
+        self._places = _places(reflectors[0] > 0, sigma_map.trained, reflectors[1] > 0)
 
     @property
     def shape(self) -> tuple[int, int]:
         """(p, q), rows and columns of one block."""
         return self.matrices.p, self.matrices.q
+
+    @property
+    def sizes(self) -> Sizes:
+        """Rows and columns of a block, and how many reflectors turn it on the left and on the right."""
+        return Sizes(self.matrices.p, self.matrices.q, *self.reflectors)
 
     @property
     def chunks(self) -> int:
@@ -92,7 +100,7 @@ class SVDParametrization(nn.Module):
 
     def _blocks(self, factors: Sequence[Tensor]) -> Tensor:
         if not self._turns_stand_still(factors):
-            return packed_weight(*self._packed(factors), self._sizes)
+            return packed_weight(*self._packed(factors), self.sizes)
         left, right = self._kept_turns(factors)
         return (left * self._sigma(factors).unsqueeze(-2)) @ right.mT
 
@@ -118,23 +126,39 @@ class SVDParametrization(nn.Module):
             with torch.autocast(device, enabled=False):
                 return self.product(x, *factors, bias=bias)
         if self._turns_stand_still(factors):
-            left, right = self._kept_turns(factors)
-            y = ((x.to(right.dtype) @ right) * self._sigma(factors).unsqueeze(-2)) @ left.mT
+            y = self._kept_product(x, factors)
         else:
             u, sigma, v = self._packed(factors)
             only_block = self.chunks == 1 and bias is not None
-            y = packed_product(x.to(sigma.dtype), u, sigma, v, self._sizes, bias if only_block else None)
+            y = packed_product(x.to(sigma.dtype), u, sigma, v, self.sizes, bias if only_block else None)
             if only_block:
                 return y
         y = y if self.chunks == 1 else y.transpose(0, 1).flatten(-2)
         return y if bias is None else y + bias
 
+    def _kept_product(self, x: Tensor, factors: Sequence[Tensor]) -> Tensor:
+        """``x Wᵀ`` with U and V kept: whole, or as thin factors where there are few reflectors."""
+        p, q, m1, m2 = self.sizes
+        k, sigma = self.sizes.k, self._sigma(factors).unsqueeze(-2)
+        x = x.to(sigma.dtype)
+        if 2 * max(m1, m2) > k:
+            left, right = self._kept_turns(factors)
+            return ((x @ right) * sigma) @ left.mT
+        u, v = (factors[place] if place >= 0 else None for place in self._places[::2])
+        return turned(pad(turned(x, v, q, m2)[..., :k] * sigma, (0, p - k)), u, p, m1, transpose=True)
+
+    def thin_factors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """σ, L and R of ``W = Σ - L Rᵀ``, for reflectors on both sides, fewer than k."""
+        u, sigma, v = self._packed(self.factors)
+        assert u is not None
+        assert v is not None
+        return sigma, *low_rank_factors(u, sigma, v, self.sizes)
+
     def spares_work(self, vectors: int) -> bool:
         """Whether :meth:`product` of so many vectors is less work in a training step than to build W first."""
-        place_u, _, place_v = self._places
-        if all(stands_still(self.factors[place]) for place in (place_u, place_v) if place >= 0):
-            return vectors < 2 * min(self.shape)
-        return is_less_work(self._sizes, vectors)
+        if self.is_kept:
+            return 2 * max(self.reflectors) <= min(self.shape) or vectors < 2 * min(self.shape)
+        return is_less_work(self.sizes, vectors)
 
     def right_inverse(self, weight: Tensor) -> list[Tensor]:
         """Finds the trained tensors for a weight: see :func:`spectral_param.fitting.fit`.
@@ -164,6 +188,8 @@ class SVDParametrization(nn.Module):
         expected = self.matrices.weight_shape
         if tuple(weight.shape) != expected:
             raise ValueError(f"weight: expected shape {expected}, got {tuple(weight.shape)}.")
+        if not weight.dtype.is_floating_point:
+            raise TypeError(f"weight: expected a real floating dtype, got {weight.dtype}.")
         if not torch.isfinite(weight).all():
             raise ValueError("weight: expected finite values, got NaN or infinity.")
 
@@ -179,6 +205,16 @@ class SVDParametrization(nn.Module):
     def sigma(self) -> Tensor:
         """σ with its sign, differentiable: (k,), or (chunks, k). On shards a collective read, so one for all ranks."""
         return self._sigma([whole(f) for f in self.factors])
+
+    @property
+    def packed(self) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """Reflectors of U without their zeros, σ, and reflectors of V without theirs; differentiable."""
+        return self._packed(self.factors)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether no reflector is trained, so that U and V are built once and kept."""
+        return self._turns_stand_still(self.factors)
 
     @property
     def u(self) -> Tensor | None:
@@ -245,17 +281,6 @@ class SVDParametrization(nn.Module):
     # ------------------------------------------------------------------------------------- between factors and tensors
 
     @property
-    def _places(self) -> tuple[int, int, int]:
-        """Where U, raw σ and V stand among the factors; -1 for what is not there."""
-        present = (self.reflectors[0] > 0, self.sigma_map.trained, self.reflectors[1] > 0)
-        places = [sum(present[:i]) if here else -1 for i, here in enumerate(present)]
-        return places[0], places[1], places[2]
-
-    @property
-    def _sizes(self) -> Sizes:
-        return Sizes(self.matrices.p, self.matrices.q, *self.reflectors)
-
-    @property
     def _lead(self) -> tuple[int, ...]:
         return (self.chunks,) if self.chunks > 1 else ()
 
@@ -282,8 +307,17 @@ class SVDParametrization(nn.Module):
         dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
         if "held_in" in self.__dict__:  # an assignment: as the factors are by now
             dtype = self.factors[0].dtype
+        if not torch.isfinite(raw.to(dtype)).all():
+            raise ValueError(f"weight: its singular values are too large for {dtype}.")
         parts = [pack(u), raw, pack(v)]
         return [part.to(like.device, dtype) for part, place in zip(parts, self._places, strict=True) if place >= 0]
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        """Takes note of factors, loaded just before, that were assigned in another dtype: W comes out in it."""
+        super()._load_from_state_dict(*args)
+        dtype = self.factors[0].dtype
+        if dtype.itemsize < 4 or (dtype == torch.float64) != (self.dtype == torch.float64):
+            self.dtype = dtype
 
     def _shaped_like_factors(self, weight: Tensor) -> list[Tensor]:
         (p, q), (m1, m2) = self.shape, self.reflectors
@@ -325,6 +359,11 @@ class SVDParametrization(nn.Module):
         (p, q), (m1, m2) = self.shape, self.reflectors
         blocks = f"{self.chunks} × " if self.chunks > 1 else ""
         return f"{blocks}{p}×{q}, reflectors=({m1}, {m2})"
+
+
+def _places(*present: bool) -> tuple[int, ...]:
+    """Where U, raw σ and V stand among the factors; -1 for what is not there."""
+    return tuple(sum(present[:i]) if here else -1 for i, here in enumerate(present))
 
 
 def _wide(factor: Tensor) -> Tensor:

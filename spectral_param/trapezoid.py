@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spectral_param.householder import traced_or_transformed
+
 
 def packed_size(n: int, m: int) -> int:
     """How many numbers a lower trapezoid n×m, m ≤ n, holds: what the paper counts for m reflectors.
@@ -31,7 +33,7 @@ def pack(dense: Tensor) -> Tensor:
         tensor([1, 2, 3, 4, 5])
     """
     m = dense.shape[-1]
-    top = dense[..., :m, :].flatten(-2).index_select(-1, _triangle(m, dense.device))
+    top = dense[..., :m, :].flatten(-2).index_select(-1, _cached(_triangle, m, dense.device))
     return torch.cat([top, dense[..., m:, :].flatten(-2)], dim=-1)
 
 
@@ -49,7 +51,7 @@ def unpack(packed: Tensor, n: int, m: int) -> Tensor:
     size = m * (m + 1) // 2
     top, rest = packed[..., :size], packed[..., size:]
     batch = packed.shape[:-1]
-    square = packed.new_zeros(*batch, m * m).index_copy(-1, _triangle(m, packed.device), top)
+    square = packed.new_zeros(*batch, m * m).index_copy(-1, _cached(_triangle, m, packed.device), top)
     return torch.cat([square.reshape(*batch, m, m), rest.reshape(*batch, n - m, m)], dim=-2)
 
 
@@ -115,4 +117,6 @@ def _once(make: Callable[..., Any], *arguments: Any) -> Any:
 
 def _cached(make: Callable[..., Any], *arguments: Any) -> Any:
     """Index tensors are made once for each size, and anew where a mode of torch might make something else of them."""
-    return make(*arguments) if torch._C._len_torch_dispatch_stack() else _once(make, *arguments)
+    if traced_or_transformed() or torch._C._len_torch_dispatch_stack():
+        return make(*arguments)
+    return _once(make, *arguments)

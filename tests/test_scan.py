@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from spectral_param.functional import rnn_scan
-from spectral_param.scan import NONLINEARITIES
+from spectral_param.scan import NONLINEARITIES, low_rank_scan
 
 
 def sizes(t=5, b=3, i=2, n=4):
@@ -76,3 +76,20 @@ def test_wrong_input_is_named(change, name):
     }
     with pytest.raises(ValueError, match=f"^{name}: expected"):
         rnn_scan(**(arguments | change))
+
+
+@pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("output", [0, 1], ids=["states", "last"])
+def test_gradients_of_low_rank(nonlinearity, bias, output):
+    x, h0, m, _, b = sizes(t=3, b=2, n=3)
+    sigma, left, right = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((3,), (3, 2), (3, 2)))
+    inputs = (x, h0, m, sigma, left, right, b if bias else None)
+
+    def scan(*inputs):
+        return low_rank_scan(*inputs, nonlinearity, 0.2)[output]
+
+    want = rnn_scan(x, h0, m, torch.diag(sigma) - left @ right.mT, inputs[-1], nonlinearity, 0.2)[output]
+    torch.testing.assert_close(scan(*inputs), want)
+    assert torch.autograd.gradcheck(scan, inputs)
+    assert torch.autograd.gradgradcheck(scan, inputs)

@@ -9,16 +9,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from spectral_param.matrix_free import thin_factors
 from spectral_param.registration import register_svd_parametrization
-from spectral_param.scan import NONLINEARITIES, rnn_scan
+from spectral_param.scan import NONLINEARITIES, low_rank_scan, rnn_scan
 from spectral_param.sigma import SigmaMap
 
 
 class SpectralRNN(nn.Module):
     """A recurrent network ``h_t = φ(W h_{t-1} + M x_t + b)`` with ``W = U diag(σ) Vᵀ``, called like ``nn.RNN``.
 
-    W is computed once a sequence. Each layer has one bias, as in the paper, where ``nn.RNN`` has two; and
-    ``nonlinearity="leaky_relu"`` is there.
+    W is computed once a sequence, or not at all. Each layer has one bias, as in the paper, where ``nn.RNN`` has two;
+    and ``nonlinearity="leaky_relu"`` is there.
 
     Initial values: U and V random, σ at the map's start (see ``init``); M and b uniform in ±1/√hidden_size as in
     ``nn.RNN``; the initial state zero.
@@ -36,6 +37,10 @@ class SpectralRNN(nn.Module):
         init: ``"orthogonal"``: random U and V; ``"weight"``: those of a uniform W in ±1/√hidden_size, as in ``nn.RNN``.
         negative_slope: of leaky_relu.
         learn_initial_state: train the state before the first step, one for each layer, used where no ``hx`` is given.
+        matrix_free: ``False``: W is computed once a sequence. ``True``: with reflectors on both sides, fewer than
+            hidden_size, each step applies W as ``σ h - L (Rᵀ h)``, and W is never built; but not where it is traced,
+            under autocast or in half precision. ``None``: whichever is faster, see
+            :func:`spectral_param.matrix_free.thin_factors`. The same to rounding.
 
     Attributes:
         weight_ih_l0, weight_ih_l1, …: M, (hidden_size, input_size of the layer).
@@ -73,6 +78,7 @@ class SpectralRNN(nn.Module):
         init: str = "orthogonal",
         negative_slope: float = 0.01,
         learn_initial_state: bool = False,
+        matrix_free: bool | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -101,7 +107,14 @@ class SpectralRNN(nn.Module):
         self.register_parameter("initial_state", parameter(num_layers, hidden_size) if learn_initial_state else None)
         self.reset_parameters()
         for layer in range(num_layers):
-            register_svd_parametrization(self, f"weight_hh_l{layer}", reflectors=reflectors, sigma=sigma, init=init)
+            register_svd_parametrization(
+                self,
+                f"weight_hh_l{layer}",
+                reflectors=reflectors,
+                sigma=sigma,
+                init=init,
+                matrix_free=matrix_free,
+            )
 
     def reset_parameters(self) -> None:
         """Fills weights and biases uniformly in ±1/√hidden_size, and the initial state with zeros."""
@@ -144,8 +157,11 @@ class SpectralRNN(nn.Module):
         padded, lengths = pad_packed_sequence(input)
         self._check(padded)
         states, last = self._layers(padded, hx, lengths.to(padded.device) - 1)
-        packed = pack_padded_sequence(states, lengths, enforce_sorted=False)
-        as_given = PackedSequence(packed.data, packed.batch_sizes, input.sorted_indices, input.unsorted_indices)
+        if input.sorted_indices is not None:
+            states = states.index_select(1, input.sorted_indices)
+            lengths = lengths[input.sorted_indices.cpu()]
+        data, batch_sizes, *_ = pack_padded_sequence(states, lengths)
+        as_given = PackedSequence(data, batch_sizes, input.sorted_indices, input.unsorted_indices)
         return as_given, torch.stack(last)
 
     def _layers(self, x: Tensor, hx: Tensor | None, ends: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
@@ -155,17 +171,20 @@ class SpectralRNN(nn.Module):
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
-            x, end = rnn_scan(
-                x,
-                h0[layer],
-                getattr(self, f"weight_ih_l{layer}"),
-                getattr(self, f"weight_hh_l{layer}"),
-                getattr(self, f"bias_l{layer}"),
-                self.nonlinearity,
-                self.negative_slope,
-            )
+            x, end = self._scan(layer, x, h0[layer])
             last.append(end if ends is None else x[ends, torch.arange(len(ends), device=x.device)])
         return x, last
+
+    def _scan(self, layer: int, x: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
+        """One layer, with W, or with its thin factors where they are less work."""
+        name = f"weight_hh_l{layer}"
+        input_weight, bias = getattr(self, f"weight_ih_l{layer}"), getattr(self, f"bias_l{layer}")
+        phi = self.nonlinearity, self.negative_slope
+        thin = thin_factors(self, name, x) if len(x) else None
+        if thin is None:
+            return rnn_scan(x, h0, input_weight, getattr(self, name), bias, *phi)
+        sigma, left, right = thin
+        return low_rank_scan(x, h0, input_weight, sigma, left, right, bias, *phi)
 
     def _first_states(self, x: Tensor, hx: Tensor | None) -> Tensor:
         shape = (self.num_layers, x.shape[1], self.hidden_size)

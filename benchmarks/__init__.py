@@ -1,0 +1,1 @@
+"""How fast the weights in SVD form are, against plain layers and other packages: ``python -m benchmarks``."""

@@ -1,0 +1,53 @@
+"""The figures to reach, and where each is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from benchmarks.table import Table
+
+# work, table, figure, at most (or, where negative, at least)
+TARGETS = (
+    ("SpectralRNN, T = 784, n = 128, m = 16, over nn.RNN", "recurrent", "SpectralRNN, m = 16 n=128 T=784", 0.66),
+    ("the same with W built once", "recurrent", "SpectralRNN, m = 16, with W n=128 T=784", 0.82),
+    ("the same with the native scan", "native", "SpectralRNN, m = 16 n=128 T=784", 0.45),
+    (
+        "SpectralRNN, T = 784, n = 128, m = 16, over nn.LSTM",
+        "recurrent",
+        "SpectralRNN, m = 16 over LSTM n=128 T=784",
+        0.25,
+    ),
+    ("the same, memory kept", "kept", "SpectralRNN, m = 16 over LSTM n=128 T=784", 0.25),
+    ("the same, native scan, over nn.LSTM", "native", "SpectralRNN, m = 16 over LSTM n=128 T=784", 0.15),
+    ("SpectralRNN, T = 100, n = 512, m = 16, over nn.RNN", "recurrent", "SpectralRNN, m = 16 n=512 T=100", 0.3),
+    ("Linear, n = 2048, m = 16, over nn.Linear", "layer", "m = 16 n=2048", 0.1),
+    ("the same with W built", "layer", "m = 16, with W n=2048", 1.5),
+    (
+        "Linear, n = 512, m = n, over torch orthogonal (householder)",
+        "layer",
+        "m = n over torch orthogonal, householder",
+        0.1,
+    ),
+    ("the same over geotorch almost_orthogonal", "layer", "m = n over geotorch almost_orthogonal", 0.07),
+    ("Linear, n = 1024, m = n, over nn.Linear", "layer", "m = n n=1024", 5.5),
+    ("30 layers of 128, m = 16, over the plain network", "deep", "m = 16, together", 1.5),
+    ("the same, m = n", "deep", "m = n, together", 5.4),
+    ("W of n = 2048, m = n: fraction of the rate of torch.mm, at least", "weight", "fraction n=2048", -0.8),
+    ("peak memory of a step, n = 2048, m = 16, over nn.Linear", "memory", "m = 16", 1.1),
+    ("σ alone, n = 512, m = 16, over a frozen Linear with a trained diagonal", "overhead", "σ alone, m = 16", 1.5),
+    ("the same, m = n", "overhead", "σ alone, m = n", 1.5),
+    ("one evaluation, n = 128, m = 32, ms", "weight", "ms n=128 m=32", 0.25),
+    ("one evaluation, n = 128, m = 16, ms", "weight", "ms n=128 m=16", 0.25),
+    ("import spectral_param after torch, s", "overhead", "import", 0.1),
+)
+
+
+def held_against(tables: Mapping[str, Table]) -> list[str]:
+    """The targets as lines of a Markdown table, those that were measured."""
+    lines = ["| work | at most | measured | |", "| --- | --- | --- | --- |"]
+    for work, table, figure, bound in TARGETS:
+        if table in tables and figure in tables[table].figures:
+            found = tables[table].figures[figure]
+            reached = found >= -bound if bound < 0 else found <= bound
+            lines.append(f"| {work} | {abs(bound):g} | {found:.3g} | {'reached' if reached else 'missed'} |")
+    return lines

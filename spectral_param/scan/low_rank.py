@@ -1,0 +1,167 @@
+"""The scan with W as a diagonal less a product of two thin matrices, ``W = diag(σ) - L Rᵀ``, never built.
+
+Note [Scan of low rank]
+    Each step is two thin products, ``W h = σ h - L (Rᵀ h)``, in place in a buffer of states, and so is each step back,
+    ``Wᵀ d = σ d - R (Lᵀ d)``. With ``a_t = Rᵀ h_{t-1}`` and ``e_t = Lᵀ d_t`` kept, the gradients are one product each
+    over all steps at once: ``dL = -Σ d_t a_tᵀ``, ``dR = -Σ h_{t-1} e_tᵀ``, ``dσ = Σ d_t h_{t-1}``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from spectral_param.precision import without_autocast
+from spectral_param.scan.activation import activate, activate_, check_activation, through_activation
+
+
+def low_rank_scan(
+    x: Tensor,
+    h0: Tensor,
+    input_weight: Tensor,
+    sigma: Tensor,
+    left: Tensor,
+    right: Tensor,
+    bias: Tensor | None = None,
+    nonlinearity: str = "tanh",
+    negative_slope: float = 0.01,
+) -> tuple[Tensor, Tensor]:
+    """Runs a simple recurrent layer over a sequence, ``h_t = φ(σ h_{t-1} - L Rᵀ h_{t-1} + M x_t + b)``.
+
+    Args:
+        x: inputs, (T, B, i), time first, T ≥ 1.
+        h0: state before the first step, (B, n).
+        input_weight: M, (n, i).
+        sigma: σ, (n,).
+        left: L, (n, r).
+        right: R, (n, r).
+        bias: b, (n,), or ``None``.
+        nonlinearity: φ, one of ``"tanh"``, ``"relu"``, ``"leaky_relu"``.
+        negative_slope: slope of leaky_relu below zero; not negative.
+
+    Returns:
+        The states h_1 … h_T, (T, B, n), and the last of them, (B, n); differentiable any number of times.
+
+    Raises:
+        ValueError: if ``nonlinearity`` is another word, or ``negative_slope`` is negative.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional import rnn_scan
+        >>> from spectral_param.scan import low_rank_scan
+        >>> x, h0, m = torch.randn(4, 2, 3), torch.zeros(2, 5), torch.randn(5, 3)
+        >>> sigma, left, right = torch.ones(5), torch.randn(5, 1), torch.randn(5, 1)
+        >>> w = torch.diag(sigma) - left @ right.mT
+        >>> torch.allclose(low_rank_scan(x, h0, m, sigma, left, right)[0], rnn_scan(x, h0, m, w)[0], atol=1e-5)
+        True
+    """
+    check_activation(nonlinearity, negative_slope)
+    return _Scan.apply(x, h0, input_weight, sigma, left, right, bias, nonlinearity, negative_slope)
+
+
+def _step_by_step(
+    x: Tensor,
+    h: Tensor,
+    m: Tensor,
+    sigma: Tensor,
+    left: Tensor,
+    right: Tensor,
+    b: Tensor | None,
+    nonlinearity: str,
+    slope: float,
+) -> tuple[Tensor, Tensor]:
+    """The same recurrence in operations that autograd records one by one."""
+    states = []
+    for projected in F.linear(x, m, b).unbind(0):
+        h = activate(torch.addmm(projected + sigma * h, h @ right, left.mT, alpha=-1), nonlinearity, slope)
+        states.append(h)
+    return torch.stack(states), h
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        h0: Tensor,
+        m: Tensor,
+        sigma: Tensor,
+        left: Tensor,
+        right: Tensor,
+        b: Tensor | None,
+        nonlinearity: str,
+        slope: float,
+    ) -> tuple[Tensor, Tensor]:
+        steps, batch, size = x.shape
+        n, rank = left.shape
+        states = x.new_empty(steps + 1, batch, n)
+        states[0] = h0
+        projected = states[1:].view(steps * batch, n)
+        if b is None:
+            torch.mm(x.reshape(steps * batch, size), m.mT, out=projected)
+        else:
+            torch.addmm(b, x.reshape(steps * batch, size), m.mT, out=projected)
+        inner = x.new_empty(steps, batch, rank)
+        h, a = states.unbind(0), inner.unbind(0)
+        lt = left.mT
+        for t in range(steps):
+            torch.mm(h[t], right, out=a[t])
+            h[t + 1].addcmul_(h[t], sigma).addmm_(a[t], lt, alpha=-1)
+            activate_(h[t + 1], nonlinearity, slope)
+        ctx.save_for_backward(x, h0, m, sigma, left, right, b, states, inner)
+        ctx.nonlinearity, ctx.slope = nonlinearity, slope
+        ctx.set_materialize_grads(False)
+        return states[1:], h[steps].clone()
+
+    @staticmethod
+    @without_autocast
+    def backward(ctx: Any, grad_states: Tensor | None, grad_last: Tensor | None) -> tuple[Any, ...]:
+        x, h0, m, sigma, left, right, b, states, inner = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:7]
+        if torch.is_grad_enabled():  # of higher order: compute anew with a graph
+            tensors = (x, h0, m, sigma, left, right, b)
+            outputs = _step_by_step(x, h0, m, sigma, left, right, b, ctx.nonlinearity, ctx.slope)
+            pairs = [(o, g) for o, g in zip(outputs, (grad_states, grad_last), strict=True) if g is not None]
+            needed = [t for t, need in zip(tensors, needs, strict=True) if need]
+            grads = torch.autograd.grad([o for o, _ in pairs], needed, [g for _, g in pairs], create_graph=True)
+            found = iter(grads)
+            return (*(next(found) if need else None for need in needs), None, None)
+
+        steps, batch, size = x.shape
+        n, rank = left.shape
+        deltas, thin = torch.empty_like(states[1:]), torch.empty_like(inner)  # gradients before φ, and their Lᵀ d
+        h, d, e = states.unbind(0), deltas.unbind(0), thin.unbind(0)
+        rt = right.mT
+        grad = torch.zeros_like(h0) if grad_last is None else grad_last.clone()
+        if grad_states is not None:
+            grad += grad_states[-1]
+        for t in reversed(range(steps)):
+            through_activation(grad, h[t + 1], ctx.nonlinearity, ctx.slope, out=d[t])
+            torch.mm(d[t], left, out=e[t])
+            if t > 0 and grad_states is not None:
+                torch.addcmul(grad_states[t - 1], d[t], sigma, out=grad).addmm_(e[t], rt, alpha=-1)
+            elif t > 0 or needs[1]:
+                torch.mul(d[t], sigma, out=grad).addmm_(e[t], rt, alpha=-1)
+        flat, before = deltas.view(steps * batch, n), states[:-1].view(steps * batch, n)
+        return (
+            (flat @ m).view_as(x) if needs[0] else None,
+            grad if needs[1] else None,
+            flat.mT @ x.reshape(steps * batch, size) if needs[2] else None,
+            _column_dots(deltas, states) if needs[3] else None,
+            (flat.mT @ inner.view(steps * batch, rank)).neg_() if needs[4] else None,
+            (before.mT @ thin.view(steps * batch, rank)).neg_() if needs[5] else None,
+            flat.sum(0) if needs[6] else None,
+            None,
+            None,
+        )
+
+
+def _column_dots(deltas: Tensor, states: Tensor) -> Tensor:
+    """Σ d_t h_{t-1} over steps and batch, (n,), a step at a time: their product over all steps would fill memory."""
+    total = torch.zeros_like(deltas[0])
+    for d, h in zip(deltas.unbind(0), states.unbind(0), strict=False):
+        total.addcmul_(d, h)
+    return total.sum(0)

@@ -1,0 +1,140 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from spectral_param import Band, SVDParametrization, register_svd_parametrization, together
+
+
+@pytest.fixture
+def evaluations(monkeypatch):
+    """How often a W was built on its own."""
+    count = []
+    forward = SVDParametrization.forward
+    monkeypatch.setattr(SVDParametrization, "forward", lambda self, *f: (count.append(1), forward(self, *f))[1])
+    return count
+
+
+def network(depth=4, dtype=torch.float64, **kwargs):
+    torch.manual_seed(0)
+    layers = []
+    for _ in range(depth):
+        layer = register_svd_parametrization(nn.Linear(6, 6, dtype=dtype), init="orthogonal", **kwargs)
+        layers += [layer, nn.Tanh()]
+    return nn.Sequential(*layers)
+
+
+def outcome(model, x, around):
+    model.zero_grad()
+    if around:
+        with together(model):
+            y = model(x)
+    else:
+        y = model(x)
+    y.square().sum().backward()
+    return y, [p.grad for p in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"reflectors": 2},
+        {"reflectors": 6},
+        {"reflectors": (2, 0)},
+        {"reflectors": 2, "sigma": Band(0.2)},
+        {"reflectors": 3, "train": "reflectors"},
+        {"reflectors": 3, "matrix_free": True},
+    ],
+)
+def test_same_as_layer_by_layer(evaluations, kwargs):
+    model, x = network(**kwargs), torch.randn(3, 6, dtype=torch.float64)
+    want = outcome(model, x, around=False)
+    evaluations.clear()
+    got = outcome(model, x, around=True)
+    assert not evaluations
+    torch.testing.assert_close(got, want)
+
+
+def test_what_cannot_be_batched_is_evaluated_as_ever(evaluations):
+    model, x = network(2, reflectors=2), torch.randn(3, 6, dtype=torch.float64)
+    model.append(register_svd_parametrization(nn.Linear(6, 4).double()))
+    model.append(register_svd_parametrization(nn.Linear(4, 6).double(), chunks=2))
+    model.append(register_svd_parametrization(nn.Linear(6, 6).double(), train="sigma"))
+    want = outcome(model, x, around=False)
+    evaluations.clear()
+    torch.testing.assert_close(outcome(model, x, around=True), want)
+    assert len(evaluations) == 3
+
+
+def test_hooks_hear_their_weight():
+    model, heard = network(reflectors=2), []
+    model[0].parametrizations.weight[0].register_forward_hook(lambda module, args, weight: heard.append(weight))
+    with together(model):
+        model(torch.randn(3, 6, dtype=torch.float64))
+    assert len(heard) == 1
+
+
+def test_unused_layers_get_no_gradient():
+    model, x = network(reflectors=2), torch.randn(3, 6, dtype=torch.float64)
+    with together(model):
+        y = model[2](model[0](x))
+    y.sum().backward()
+    used = [model[0], model[2]]
+    assert all(p.grad is not None for layer in used for p in layer.parameters())
+    assert all(p.grad is None for layer in (model[4], model[6]) for p in layer.parameters())
+    got = [p.grad.clone() for layer in used for p in layer.parameters()]
+    model.zero_grad()
+    model[2](model[0](x)).sum().backward()
+    torch.testing.assert_close(got, [p.grad for layer in used for p in layer.parameters()])
+
+
+def test_double_backward():
+    model, x = network(2, reflectors=2), torch.randn(3, 6, dtype=torch.float64)
+    factors = list(model.parameters())
+
+    def second(around):
+        if around:
+            with together(model):
+                loss = model(x).square().sum()
+        else:
+            loss = model(x).square().sum()
+        first = torch.autograd.grad(loss, factors, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), factors)
+
+    torch.testing.assert_close(second(True), second(False))
+
+
+def test_copies_within_and_errors_leave_nothing_behind():
+    model, x = network(reflectors=2), torch.randn(3, 6, dtype=torch.float64)
+    with together(model):
+        twin = copy.deepcopy(model)
+        with torch.no_grad():
+            for p in twin.parameters():
+                p.add_(torch.randn_like(p))
+        assert not torch.equal(model(x), twin(x))
+    with pytest.raises(RuntimeError), together(model):
+        model(torch.randn(3, 5, dtype=torch.float64))
+    assert not nn.utils.parametrize._cache
+    assert not nn.utils.parametrize._cache_enabled
+
+
+def test_functional_call_and_autocast():
+    model, x = network(reflectors=2, dtype=torch.float32), torch.randn(3, 6)
+    other = {name: p.detach() * 2 for name, p in network(reflectors=2, dtype=torch.float32).named_parameters()}
+
+    class Step(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            with together(self):
+                return self.model(x)
+
+    names = {f"model.{name}": p for name, p in other.items()}
+    got = torch.func.functional_call(Step(), names, (x,))
+    torch.testing.assert_close(got, torch.func.functional_call(model, other, (x,)))
+    with torch.autocast("cpu", torch.bfloat16), together(model):
+        torch.testing.assert_close(model[0].weight, network(reflectors=2, dtype=torch.float32)[0].weight)
+        assert model(x).dtype == torch.bfloat16
