@@ -13,7 +13,6 @@ from torch.nn.utils import parametrize
 from spectral_param.factorization import is_low_rank, is_thin
 from spectral_param.householder import traced_or_transformed
 from spectral_param.low_rank import Sizes
-from spectral_param.native import library as native
 from spectral_param.precision import autocast_is_on
 
 
@@ -94,8 +93,7 @@ def is_less_work(sizes: Sizes, vectors: int) -> bool:
 def thin_factors(module: nn.Module, tensor_name: str, like: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """σ, L and R of a square weight ``W = diag(σ) - L Rᵀ``, where a recurrence has less work with them than with W.
 
-    Measured: so it is on a CPU from 64 features on, if L and R have a quarter of W's columns or fewer, an eighth beside
-    the native scan.
+    Measured: so it is on a CPU from 64 features on, if L and R have a quarter of W's columns or fewer.
 
     Args:
         module: owner of the weight.
@@ -119,8 +117,7 @@ def thin_factors(module: nn.Module, tensor_name: str, like: Tensor) -> tuple[Ten
     (n, _), counts = held[0].shape, held[0].reflectors
     if not 0 < min(counts) <= max(counts) < n:
         return None
-    share = 8 if native.is_loaded() else 4
-    pays = like.device.type == "cpu" and n >= 64 and 2 * share * max(counts) <= n
+    pays = like.device.type == "cpu" and n >= 64 and 8 * max(counts) <= n
     return held[0].thin_factors() if (pays or held[0].matrix_free) and _is_plain(held, like) else None
 
 

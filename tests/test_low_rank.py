@@ -125,3 +125,11 @@ def test_few_reflectors_are_of_low_rank():
     assert is_low_rank(Sizes(8, 8, 4, 1))
     assert not is_low_rank(Sizes(8, 8, 5, 1))
     assert not is_low_rank(Sizes(8, 8, 4, 0))
+
+
+@pytest.mark.parametrize("n", [64, 512])
+def test_near_parallel_reflectors_stay_orthogonal(n):
+    sizes = Sizes(n, n, 32, 32)
+    u, v = (torch.randn(n, 1) + 1e-3 * torch.randn(n, 32) for _ in range(2))
+    w = low_rank_weight(pack(u), torch.ones(n), pack(v), sizes)
+    assert (w.mT @ w - torch.eye(n)).abs().max() < 2e-5

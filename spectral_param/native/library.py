@@ -1,0 +1,83 @@
+"""Compiling ``scan.cpp`` once into a cache folder, and loading it."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import subprocess
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("scan.cpp")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fno-math-errno", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
+_loaded: list[ctypes.CDLL] = []
+
+
+def build(folder: str | os.PathLike[str] | None = None) -> Path:
+    """Compiles the native scan, if it is not there from an earlier call, and uses it in this process from now on.
+
+    Recurrent layers then take it in float32 on the CPU where their size is a multiple of 16; results change by rounding
+    alone. Needs a C++ compiler (``CXX``, or ``c++``) of gcc's or clang's kind, and some seconds the first time.
+
+    Args:
+        folder: where to keep it; ``None``: ``spectral_param`` in the user's cache folder.
+
+    Returns:
+        The library file.
+
+    Raises:
+        RuntimeError: if there is no compiler, or it fails; with what it said.
+
+    Example:
+        >>> import spectral_param.native
+        >>> path = spectral_param.native.build()  # doctest: +SKIP
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "spectral_param"
+    target = Path(folder) if folder is not None else cache
+    compiler = os.environ.get("CXX", "c++")
+    path = target / f"scan-{_fingerprint(compiler)}.so"
+    if not path.exists():
+        target.mkdir(parents=True, exist_ok=True)
+        _compile(compiler, path)
+    _loaded[:] = [ctypes.CDLL(str(path))]
+    return path
+
+
+def is_loaded() -> bool:
+    """Whether :func:`build` was called in this process.
+
+    Example:
+        >>> from spectral_param.native import is_loaded
+        >>> is_loaded() in (True, False)
+        True
+    """
+    return bool(_loaded)
+
+
+def library() -> ctypes.CDLL:
+    """The loaded library."""
+    return _loaded[0]
+
+
+def _compile(compiler: str, path: Path) -> None:
+    """Into a file of another name first, so that no process ever finds half a library."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        made = Path(scratch) / path.name
+        try:
+            found = subprocess.run([compiler, *FLAGS, str(SOURCE), "-o", str(made)], capture_output=True, text=True)
+        except OSError as error:
+            raise RuntimeError(f"build: expected a C++ compiler at {compiler!r}: {error}.") from error
+        if found.returncode:
+            raise RuntimeError(f"build: {compiler} failed:\n{found.stderr}")
+        made.replace(path)
+
+
+def _fingerprint(compiler: str) -> str:
+    """Of all that the library depends on: source, flags, compiler, and the processor that -march=native looks at."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    processor = "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+    parts = (SOURCE.read_text(), " ".join(FLAGS), compiler, platform.platform(), platform.machine(), processor)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,129 @@
+import shutil
+
+import pytest
+import torch
+
+from spectral_param import native, show_config
+from spectral_param.functional import rnn_scan
+from spectral_param.native import library
+from spectral_param.nn import SpectralRNN
+from spectral_param.scan import NONLINEARITIES, dense
+from tests.reference import relative
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Compiled once for all tests here."""
+    cache = tmp_path_factory.mktemp("cache")
+    path = library.build(cache)
+    library._loaded.clear()
+    return path
+
+
+@pytest.fixture
+def _native(folder):
+    library.build(folder.parent)
+    yield
+    library._loaded.clear()
+
+
+def inputs(steps, batch, n, dtype=torch.float64):
+    shapes = ((steps, batch, 3), (batch, n), (n, 3), (n, n), (n,))
+    tensors = [torch.randn(s, dtype=torch.float64) for s in shapes]
+    tensors[3] /= n**0.5
+    return [t.requires_grad_() for t in tensors]
+
+
+@pytest.mark.usefixtures("_native")
+@pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
+@pytest.mark.parametrize(("steps", "batch", "n"), [(9, 37, 128), (1, 1, 16), (7, 5, 48), (3, 8, 96), (4, 3, 272)])
+@pytest.mark.parametrize("outputs", ["states", "last", "both"])
+def test_equal_to_float64_with_gradients(nonlinearity, steps, batch, n, outputs):
+    exact = inputs(steps, batch, n)
+    near = [t.detach().float().requires_grad_() for t in exact]
+    weight = torch.randn(steps, batch, n, dtype=torch.float64)
+    found = []
+    for tensors in (near, exact):
+        states, last = rnn_scan(*tensors, nonlinearity, 0.1)
+        loss = (states * weight.to(states.dtype)).sum() if outputs != "last" else 0
+        loss = loss + (last.sin().sum() if outputs != "states" else 0)
+        found.append([states, last, *torch.autograd.grad(loss, tensors)])
+    for got, want in zip(*found, strict=True):
+        assert relative(got, want) < 5e-6
+
+
+@pytest.mark.usefixtures("_native")
+def test_values_far_out_and_not_a_number():
+    n = 16
+    x = torch.linspace(-100, 100, 64 * n).view(1, 64, n)
+    x[0, 0] = torch.nan
+    zero, eye = torch.zeros(64, n), torch.eye(n)
+    for nonlinearity, phi in (("tanh", torch.tanh), ("relu", torch.relu)):
+        states, _ = rnn_scan(x, zero, eye, torch.zeros(n, n), None, nonlinearity)
+        torch.testing.assert_close(states, phi(x), rtol=3e-7, atol=1e-30, equal_nan=True)
+    small = torch.logspace(-12, 0, 64 * n).view(1, 64, n)
+    states, _ = rnn_scan(small, zero, eye, torch.zeros(n, n))
+    torch.testing.assert_close(states, small.tanh(), rtol=5e-7, atol=0)
+
+
+@pytest.mark.usefixtures("_native")
+def test_only_what_it_is_made_for(monkeypatch):
+    assert native.fits(torch.zeros(2, 3, 32))
+    assert not native.fits(torch.zeros(2, 3, 30))
+    assert not native.fits(torch.zeros(2, 3, 32, dtype=torch.float64))
+    rnn, calls = SpectralRNN(2, 32), []
+    forward_ = dense.native.forward_
+    monkeypatch.setattr(dense.native, "forward_", lambda *args: (calls.append(1), forward_(*args)))
+    rnn(torch.randn(4, 3, 2))
+    assert calls
+
+
+@pytest.mark.usefixtures("_native")
+def test_two_threads_give_the_same():
+    tensors = [t.detach().float().requires_grad_() for t in inputs(6, 13, 64)]
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 16):
+            torch.set_num_threads(threads)
+            states, _ = rnn_scan(*tensors)
+            results.append([states, *torch.autograd.grad(states.square().sum(), tensors)])
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_native")
+def test_double_backward():
+    tensors = [t.detach().float().requires_grad_() for t in inputs(3, 2, 16)]
+    (grad,) = torch.autograd.grad(rnn_scan(*tensors)[0].square().sum(), tensors[3], create_graph=True)
+    (second,) = torch.autograd.grad(grad.square().sum(), tensors[3])
+    library._loaded.clear()
+    (grad,) = torch.autograd.grad(rnn_scan(*tensors)[0].square().sum(), tensors[3], create_graph=True)
+    (want,) = torch.autograd.grad(grad.square().sum(), tensors[3])
+    torch.testing.assert_close(second, want, rtol=1e-4, atol=1e-4)
+
+
+def test_built_once_and_only_when_asked(folder, monkeypatch, capsys):
+    assert not native.is_loaded()
+    show_config()
+    assert "native scan: off" in capsys.readouterr().out
+    monkeypatch.setattr(library, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert native.build(folder.parent) == folder
+    show_config()
+    assert "native scan: float32" in capsys.readouterr().out
+    library._loaded.clear()
+
+
+def test_a_missing_or_failing_compiler_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(RuntimeError, match="build: expected a C\\+\\+ compiler at 'no-such-compiler'"):
+        native.build(tmp_path)
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(RuntimeError, match="build: false failed"):
+        native.build(tmp_path)
+    assert not list(tmp_path.glob("*.so"))
+    assert not native.is_loaded()
