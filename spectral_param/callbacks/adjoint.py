@@ -86,8 +86,10 @@ class RecordedCall:
         return _data(output), _as_tuple(final)
 
 
-def state_gradients(call: RecordedCall, times: Sequence[int]) -> dict[int, State]:
-    """∂L/∂h⁽ᵗ⁾ of a call, after the backward of L: the total derivative, through all later steps.
+def gradients_of(
+    call: RecordedCall, times: Sequence[int], weights: Sequence[str] = ()
+) -> tuple[dict[int, State], dict[str, Tensor]]:
+    """∂L/∂h⁽ᵗ⁾ and ∂L/∂W of a call, after the backward of L: total derivatives, through all later steps.
 
     The layer is run again from each t to the next, with the state there as a leaf, and the gradients that came to its
     outputs are taken back piece by piece. No ``.grad`` is touched. Costs one forward and one backward of the layer.
@@ -97,15 +99,19 @@ def state_gradients(call: RecordedCall, times: Sequence[int]) -> dict[int, State
     Args:
         call: a call whose outputs have received their gradients.
         times: each from 0, the state before the first step, to T; 0 alone where the call cannot be cut.
+        weights: names of weights of the layer.
 
     Returns:
-        For each t the gradients, in the shape of the states: ``(h,)``, or ``(h, c)`` for an LSTM.
+        For each t the gradients, in the shape of the states: ``(h,)``, or ``(h, c)`` for an LSTM; and those by the
+        weights that are trained.
     """
-    cuts = sorted(set(times))
+    cuts = sorted({*times, 0} if weights else set(times))
     pieces = []
     state = call.initial
-    with torch.enable_grad(), parametrize.cached():
-        if cuts[0] > 0:
+    with torch.enable_grad(), parametrize.cached():  # so that W is built, once for all pieces
+        held = {name: getattr(call.module, name) for name in weights}
+        held = {name: weight for name, weight in held.items() if weight.requires_grad}
+        if cuts and cuts[0] > 0:
             with torch.no_grad():
                 _, state = call.run(state, 0, cuts[0])
         for start, stop in pairwise([*cuts, call.length]):
@@ -123,41 +129,26 @@ def state_gradients(call: RecordedCall, times: Sequence[int]) -> dict[int, State
         return top, *gradient[1:]
 
     gradient = tuple(call.gradients.get(f"final{i}", torch.zeros_like(s)) for i, s in enumerate(call.initial))
-    found = {call.length: with_output(gradient, call.length)} if cuts[-1] == call.length else {}
+    found = {call.length: with_output(gradient, call.length)} if call.length in times else {}
+    by_weight = {name: torch.zeros_like(weight) for name, weight in held.items()}
     for start, stop, leaves, output, final in reversed(pieces):
         pulled, along = list(final), list(gradient)
         if "output" in call.gradients:
             pulled.append(output)
             along.append(call.between(call.gradients["output"], start, stop))
-        gradient = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             pulled,
-            leaves,
+            [*leaves, *held.values()],
             [a.to(p.dtype) for a, p in zip(along, pulled, strict=True)],
             allow_unused=True,
             materialize_grads=True,
+            retain_graph=start > 0,  # of W's own, which the pieces share
         )
+        gradient = gradients[: len(leaves)]
         found[start] = with_output(gradient, start)
-    return found
-
-
-def squared_norms(call: RecordedCall, times: Sequence[int | None], layers: int) -> Tensor:
-    """‖∂L/∂h⁽ᵗ⁾‖² of a call.
-
-    Args:
-        call: a call whose outputs have received their gradients.
-        times: each from 0 to T, or ``None`` for one that the call does not have.
-        layers: how many layers the state stacks.
-
-    Returns:
-        Float64 on the CPU, (1 or 2 states, layers, times); NaN at times that cannot be read.
-    """
-    squares = torch.full((len(call.initial), layers, len(times)), torch.nan, dtype=torch.float64)
-    wanted = [t for t in times if t is not None and (t == 0 or call.can_be_cut)]
-    found = state_gradients(call, wanted) if wanted else {}
-    for i, t in enumerate(times):
-        for s, gradient in enumerate(found.get(-1 if t is None else t, ())):
-            squares[s, :, i] = gradient.unflatten(0, (layers, -1)).flatten(1).cpu().double().square().sum(1)
-    return squares
+        for name, part in zip(held, gradients[len(leaves) :], strict=True):
+            by_weight[name] += part
+    return {t: found[t] for t in times}, by_weight
 
 
 def drops_out(module: nn.Module) -> bool:

@@ -11,15 +11,26 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from spectral_param.callbacks.adjoint import RecordedCall, squared_norms
+from spectral_param.callbacks.gradient_norms import (
+    mean_over_ranks,
+    norms_over_ranks,
+    series,
+    square,
+    squares_through_time,
+    times_of,
+)
 from spectral_param.callbacks.history import LOSS
 from spectral_param.callbacks.reading import has_flat_shards, is_shard
 from spectral_param.callbacks.recorder import Recorder, current_step
-from spectral_param.callbacks.selection import as_patterns, clean, matches, parametrized_weights, warn_unmatched
-from spectral_param.callbacks.taps import Taps, is_compiled
-from spectral_param.nn import SpectralRNN
-
-RECURRENT = (nn.RNNBase, SpectralRNN)
+from spectral_param.callbacks.selection import (
+    as_patterns,
+    clean,
+    matches,
+    owner_of,
+    parametrized_weights,
+    warn_unmatched,
+)
+from spectral_param.callbacks.taps import RECURRENT, Taps, is_compiled
 
 
 class GradientNormMonitor(Recorder):
@@ -32,10 +43,11 @@ class GradientNormMonitor(Recorder):
       before the first step (Figures 1 and 4 of the paper); ``.c`` for the cell state of an LSTM, ``.h_l{k}`` for the
       layers of a stack, where h⁽ᵗ⁾ is all of them and each a variable of its own;
     - ``grad_norm-{module}.output``: the derivative by what a module returns;
-    - ``grad_norm-{weight}``: the derivative by a weight W in SVD form, of which ``W.grad`` is ``None``.
+    - ``grad_norm-{weight}``: the derivative by a weight W in SVD form, of which ``W.grad`` is ``None``, also where the
+      layer does without W.
 
     Training is not touched: on a watched step hooks note what passes, and after the backward the recurrent layer alone
-    is run again from one t to the next (see :func:`~spectral_param.callbacks.adjoint.state_gradients`), which costs
+    is run again from one t to the next (see :func:`~spectral_param.callbacks.adjoint.gradients_of`), which costs
     about one more forward and backward of it. A compiled model runs its watched steps uncompiled, the same but for
     rounding. Under accumulation the first batch of a step is watched, in manual optimization the first backward.
 
@@ -123,7 +135,7 @@ class GradientNormMonitor(Recorder):
         warn_unmatched("layers", self.layers, _modules(pl_module, ["*"]), "module")
         warn_unmatched("weights", self.weights, parametrized_weights(pl_module, ["*"]), "weight in SVD form")
         for name, module in _recurrent(pl_module, self.recurrent).items():
-            if has_flat_shards(trainer) or any(map(is_shard, module.parameters())):
+            if _is_sharded(trainer, module):
                 raise ValueError(f"recurrent: expected layers that are whole on every rank, {name} is sharded.")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -139,7 +151,10 @@ class GradientNormMonitor(Recorder):
         for name, module in _modules(pl_module, self.layers).items():
             self._taps.on_output(f"{name}.output", module)
         for name, parametrization in parametrized_weights(pl_module, self.weights).items():
-            self._taps.on_output(name, parametrization)
+            layer, tensor_name = owner_of(pl_module, name)
+            if isinstance(layer, RECURRENT) and not _is_sharded(trainer, layer):
+                self._taps.on_recurrent(name.removesuffix(f".{tensor_name}"), layer)
+            self._taps.on_weight(name, layer, tensor_name, parametrization)
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Stops listening to forwards: those of a backward are recomputations."""
@@ -194,43 +209,32 @@ class GradientNormMonitor(Recorder):
     def _norms(self, trainer: Trainer, model: LightningModule, taps: Taps) -> dict[str, Tensor]:
         """Norms of the gradients as they came, by name: float64 on the CPU, the same on all ranks."""
         squares: dict[str, Tensor] = {}
-        for name, calls in taps.calls.items():
-            squares |= self._through_time(name, taps.modules[name], calls)
+        for name in taps.calls:
+            found = self._through_time(name, model.get_submodule(name), taps)
+            squares |= found if matches(name, self.recurrent) else {}
         for name in _modules(model, self.layers):
-            squares[f"{name}.output"] = _square(taps.gradients.get(f"{name}.output"))
-        norms = _over_ranks(trainer, squares)
+            squares[f"{name}.output"] = square(taps.gradients.get(f"{name}.output"))
+        norms = norms_over_ranks(trainer, squares)
         for name, parametrization in parametrized_weights(model, self.weights).items():
-            gradient = taps.gradients.get(name)
-            if trainer.world_size > 1:  # each rank has its own gradient; that of the mean loss is their mean
-                if gradient is None:
-                    size = parametrization.chunks * math.prod(parametrization.shape)
-                    gradient = torch.zeros(size, device=trainer.strategy.root_device)
-                gradient = trainer.strategy.reduce(gradient.float().flatten(), reduce_op="mean")
-            norms[name] = _square(gradient).sqrt()
+            size = parametrization.chunks * math.prod(parametrization.shape)
+            norms[name] = square(mean_over_ranks(trainer, taps.gradients.get(name), size)).sqrt()
         return norms
 
-    def _through_time(self, name: str, module: nn.Module, calls: list[RecordedCall]) -> dict[str, Tensor]:
-        """‖∂L/∂h⁽ᵗ⁾‖² at the chosen times over all calls of a layer, by state and layer of a stack."""
-        states = "hc" if isinstance(module, nn.LSTM) else "h"
-        layers = getattr(module, "num_layers", 1)
-        total = torch.full((len(states), layers, self._width), 0.0 if calls else torch.nan, dtype=torch.float64)
-        for call in calls:
+    def _through_time(self, name: str, layer: nn.Module, taps: Taps) -> dict[str, Tensor]:
+        """‖∂L/∂h⁽ᵗ⁾‖² at the chosen times, over all calls of a layer, by series; adds ∂L/∂W to the taps."""
+        names = series(name, layer)
+        width = self.times if isinstance(self.times, int) else len(self.times)
+        total = torch.full((len(names), width), 0.0 if taps.calls[name] else torch.nan, dtype=torch.float64)
+        for call in taps.calls[name]:
             times = times_of(self.times, call.length)
             if not call.can_be_cut and any(times):
                 rank_zero_warn(f"{name} is read at t = 0 alone: it is bidirectional, drops out or has packed input.")
-            total += squared_norms(call, times, layers)
-        found = {
-            f"{name}.{state}_l{k}" if layers > 1 else f"{name}.{state}": total[i, k]
-            for i, state in enumerate(states)
-            for k in range(layers)
-        }
-        if calls:
-            self.time_axes |= {key: [-1 if t is None else t for t in times] for key in found}
-        return found
-
-    @property
-    def _width(self) -> int:
-        return self.times if isinstance(self.times, int) else len(self.times)
+            squares, by_weight = squares_through_time(call, times, list(taps.weights[name]))
+            total += squares
+            for tensor_name, gradient in by_weight.items():
+                taps.add(taps.weights[name][tensor_name], gradient)
+            self.time_axes |= {key: [-1 if t is None else t for t in times] for key in names}
+        return dict(zip(names, total, strict=True))
 
     def _numbers(self, norms: dict[str, Tensor]) -> dict[str, float]:
         """The norms to log, by metric name; not those that are missing."""
@@ -245,20 +249,6 @@ class GradientNormMonitor(Recorder):
         return {name: number for name, number in numbers.items() if not math.isnan(number)}
 
 
-def times_of(times: int | Sequence[int], length: int) -> list[int | None]:
-    """The times of a sequence that are meant: each from 0 to its length, or ``None`` beyond.
-
-    Example:
-        >>> from spectral_param.callbacks.gradients import times_of
-        >>> times_of(5, 100), times_of((0, 7, -1), 5)
-        ([0, 25, 50, 75, 100], [0, None, 5])
-    """
-    if isinstance(times, int):
-        return [round(i * length / max(times - 1, 1)) for i in range(times)]
-    counted = [t if t >= 0 else length + 1 + t for t in times]
-    return [t if 0 <= t <= length else None for t in counted]
-
-
 def _recurrent(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
     return {name: module for name, module in _modules(model, patterns).items() if isinstance(module, RECURRENT)}
 
@@ -268,20 +258,8 @@ def _modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
     return {name: module for name, module in named if name and matches(name, patterns)}
 
 
-def _square(gradient: Tensor | None) -> Tensor:
-    if gradient is None:
-        return torch.tensor(torch.nan, dtype=torch.float64)
-    return gradient.cpu().double().square().sum()
-
-
-def _over_ranks(trainer: Trainer, squares: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Norms of gradients by what each rank has its own part of: the loss is the mean over the ranks."""
-    if trainer.world_size > 1 and squares:
-        flat = torch.cat([square.flatten() for square in squares.values()]).to(trainer.strategy.root_device)
-        flat = trainer.strategy.reduce(flat, reduce_op="sum").cpu() / trainer.world_size**2
-        parts = flat.split([square.numel() for square in squares.values()])
-        squares = {name: part.view_as(squares[name]) for name, part in zip(squares, parts, strict=True)}
-    return {name: square.sqrt() for name, square in squares.items()}
+def _is_sharded(trainer: Trainer, module: nn.Module) -> bool:
+    return has_flat_shards(trainer) or any(map(is_shard, module.parameters()))
 
 
 def _loss_scale(trainer: Trainer) -> float:

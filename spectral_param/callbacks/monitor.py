@@ -21,6 +21,7 @@ from spectral_param.callbacks.reading import (
 from spectral_param.callbacks.recorder import Recorder, current_step, write
 from spectral_param.callbacks.selection import (
     as_patterns,
+    owner_of,
     parametrized_weights,
     plain_weights,
     warn_unmatched,
@@ -172,9 +173,7 @@ class SpectralMonitor(Recorder):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reads what training arrived at."""
         reading = self.read(trainer, pl_module)
-        numbers = self.summary(reading)
-        trainer.callback_metrics.update({name: torch.tensor(number) for name, number in numbers.items()})
-        write(trainer, numbers)
+        write(trainer, self.summary(reading))
         self.history.record(current_step(trainer), reading)
 
     def state_dict(self) -> dict[str, Any]:
@@ -218,8 +217,7 @@ class SpectralMonitor(Recorder):
 
     def _names(self, model: nn.Module, name: str, blocks: int | None = None) -> list[str]:
         """What the readings of a weight are called: as the weight, or by gate if it has a block for each."""
-        prefix, _, tensor_name = name.rpartition(".")
-        gates = gate_names(model.get_submodule(prefix), tensor_name) if self.per_gate else ""
+        gates = gate_names(*owner_of(model, name)) if self.per_gate else ""
         if not gates or blocks not in (None, len(gates)):
             return [name]
         return [f"{name}.{gate}" for gate in gates]

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from spectral_param.callbacks.reading import trained_singular_values
+from spectral_param.callbacks.recorder import write
 from spectral_param.callbacks.selection import as_patterns, parametrized_weights, raw_sigma, warn_unmatched
 from spectral_param.sigma import SigmaMap
 
@@ -19,8 +20,8 @@ class SpectralPenalty(Callback):
     """Adds the gradient of ``weight``·Σ(|σ| - center)² before each optimizer step, as if it were part of the loss.
 
     It is added once a step, after gradients are unscaled, averaged over ranks and accumulated, and before they are
-    clipped. The loss that ``training_step`` returns stays as it is; the penalty is logged as ``spectral_penalty``. In
-    manual optimization it is added after clipping by hand, in ``optimizer.step()``.
+    clipped. The loss that ``training_step`` returns stays as it is; the penalty is logged as ``spectral_penalty`` every
+    ``log_every_n_steps``. In manual optimization it is added after clipping by hand, in ``optimizer.step()``.
 
     Args:
         weight: factor of the penalty, positive.
@@ -60,7 +61,7 @@ class SpectralPenalty(Callback):
                 gradient = penalty_gradient(parametrization.sigma_map, raw, self.center) * scale
                 raw.grad = gradient if raw.grad is None else raw.grad + gradient
         if trainer._logger_connector.should_update_logs:
-            pl_module.log("spectral_penalty", self.value(trainer, pl_module), on_step=True, on_epoch=False)
+            write(trainer, {"spectral_penalty": self.value(trainer, pl_module)})
 
     def value(self, trainer: Trainer, pl_module: LightningModule) -> float:
         """The penalty as it stands, a collective where the model is sharded."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from matplotlib.figure import Figure
 
 import spectral_param
+from spectral_param.callbacks.album import draw
 from spectral_param.callbacks.history import History
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from spectral_param.callbacks.report import publish
+from spectral_param.callbacks.run import Run
 
 
 class Recorder(Callback):
@@ -24,7 +25,8 @@ class Recorder(Callback):
     optimizer stepped: it stands at the same x as the loss of the batch that it precedes.
 
     Args:
-        every_n_steps: steps between readings, the first at step 0; ``None``: the Trainer's ``log_every_n_steps``.
+        every_n_steps: steps between readings, the first at step 0; ``None``: the Trainer's ``log_every_n_steps``
+            (0: never).
         every_n_epochs: reads at the start of every n-th epoch instead.
         prog_bar: shows the numbers of the whole model in the progress bar.
         separator: between what is measured and where; ``"/"`` groups charts in TensorBoard, but makes
@@ -49,10 +51,7 @@ class Recorder(Callback):
     ) -> None:
         if every_n_steps is not None and every_n_epochs is not None:
             raise ValueError("every_n_epochs: expected None beside every_n_steps, got both.")
-        for name, interval in (
-            ("every_n_steps", every_n_steps),
-            ("every_n_epochs", every_n_epochs),
-        ):
+        for name, interval in (("every_n_steps", every_n_steps), ("every_n_epochs", every_n_epochs)):
             if interval is not None and interval < 1:
                 raise ValueError(f"{name}: expected a positive number, got {interval}.")
         if max_readings < 2:
@@ -71,8 +70,9 @@ class Recorder(Callback):
         if self.every_n_epochs is not None:
             due = batch_idx == 0 and trainer.current_epoch % self.every_n_epochs == 0
         else:
-            usual: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # Lightning sets it from outside
-            due = step % (self.every_n_steps or usual) == 0
+            usual: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set from outside
+            interval = self.every_n_steps or usual
+            due = interval > 0 and step % interval == 0
         if not due or step == self._last_due:
             return False
         self._last_due = step
@@ -81,12 +81,11 @@ class Recorder(Callback):
     def log_now(self, trainer: Trainer, pl_module: LightningModule, numbers: dict[str, float], headline: str) -> None:
         """Logs numbers that are equal on all ranks, the headline in the progress bar where asked for.
 
-        They go to the loggers directly: through ``log`` alone they would be written only every ``log_every_n_steps``,
-        and stale ones again and again.
+        They go to the loggers and to ``trainer.callback_metrics`` directly. Lightning's ``log`` would write them only
+        every ``log_every_n_steps``, stale ones again and again, and would go over all of them at every step.
         """
-        for name, number in numbers.items():
-            in_bar = self.prog_bar and name == headline
-            pl_module.log(name, number, on_step=True, on_epoch=False, prog_bar=in_bar, logger=False)
+        if self.prog_bar and headline in numbers:
+            pl_module.log(headline, numbers[headline], on_step=True, on_epoch=False, prog_bar=True, logger=False)
         write(trainer, numbers)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -95,21 +94,16 @@ class Recorder(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Writes the page about the run, the first of several monitors for all of them."""
-        monitors = [monitor for monitor in _callbacks(trainer) if isinstance(monitor, Recorder)]
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set from outside
+        monitors = [callback for callback in callbacks if isinstance(callback, Recorder)]
+        if not trainer.loggers or self is not next((monitor for monitor in monitors if monitor.report), None):
+            return
         folder = trainer.log_dir  # asked on every rank, being a broadcast
-        if self is not next((monitor for monitor in monitors if monitor.report), None):
-            return
-        if folder is None or not trainer.loggers or not trainer.is_global_zero:
-            return
-        from spectral_param.callbacks.report import publish  # needs matplotlib, which training does not
-
-        publish(trainer, pl_module, [monitor.state_dict() for monitor in monitors], Path(folder))
+        if folder is not None and trainer.is_global_zero:
+            publish(trainer, pl_module, [monitor.state_dict() for monitor in monitors], Path(folder))
 
     def figures(self) -> dict[str, Figure]:
         """Draws what has been read so far: matplotlib figures by title; see :mod:`spectral_param.callbacks.figures`."""
-        from spectral_param.callbacks.album import draw
-        from spectral_param.callbacks.run import Run
-
         run = Run()
         run.add_state(self.state_dict())
         return draw(run)
@@ -139,10 +133,7 @@ def current_step(trainer: Trainer) -> int:
 
 
 def write(trainer: Trainer, numbers: dict[str, float]) -> None:
-    """Writes numbers to every logger at the present step."""
+    """Writes numbers to every logger at the present step, and where other callbacks look for metrics."""
+    trainer.callback_metrics.update({name: torch.tensor(number) for name, number in numbers.items()})
     for logger in trainer.loggers:
         logger.log_metrics(numbers, step=current_step(trainer))
-
-
-def _callbacks(trainer: Trainer) -> list[Callback]:
-    return trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it from outside

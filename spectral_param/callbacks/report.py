@@ -76,7 +76,7 @@ def rebuild(folder: str | Path, path: str | Path | None = None) -> Path:
 
 
 def publish(trainer: Trainer, model: LightningModule, states: Iterable[Mapping[str, Any]], folder: Path) -> None:
-    """Writes the page about a run at its end, and hands its pictures to TensorBoard loggers.
+    """Writes the page about a run at its end, and hands its pictures to loggers that take any.
 
     Args:
         trainer: at the end of fit; on rank zero alone.
@@ -90,9 +90,11 @@ def publish(trainer: Trainer, model: LightningModule, states: Iterable[Mapping[s
     album = draw(run)
     path = write_report(run, folder / FILE_NAME, album)
     for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger):
-            for title, figure in album.items():
+        for title, figure in album.items():
+            if isinstance(logger, TensorBoardLogger):
                 logger.experiment.add_figure(title, figure, trainer.global_step)
+            elif hasattr(logger, "log_image"):
+                logger.log_image(title, [figure], trainer.global_step)
     rank_zero_info(f"A report on singular values and gradients is in {path}")
 
 

@@ -17,6 +17,7 @@ from spectral_param.callbacks.history import LOSS, History
 from spectral_param.callbacks.statistics import STATISTICS, spectral_statistics
 
 Array = NDArray[np.float64]
+Curve = tuple[Array, Array]
 
 LOSSES = ("train_loss", "train_loss_step", "loss")  # columns of a CSV that may hold the training loss
 
@@ -38,12 +39,12 @@ class Run:
     """
 
     name: str = ""
-    sigma: dict[str, tuple[Array, Array]] = field(default_factory=dict)
-    margins: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+    sigma: dict[str, Curve] = field(default_factory=dict)
+    margins: dict[str, Curve] = field(default_factory=dict)
     weights: dict[str, dict[str, Any]] = field(default_factory=dict)
     gradients: dict[str, tuple[Array, Array, Array]] = field(default_factory=dict)
-    norms: dict[str, tuple[Array, Array]] = field(default_factory=dict)
-    loss: tuple[Array, Array] | None = None
+    norms: dict[str, Curve] = field(default_factory=dict)
+    loss: Curve | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -57,7 +58,8 @@ class Run:
             there = ~np.isnan(values).all(axis=1)
             steps, values = np.asarray(history.steps, dtype=np.float64)[there], values[there]
             if name == LOSS:
-                self.loss = steps, values[:, 0]
+                if self.loss is None or len(self.loss[0]) < len(steps):
+                    self.loss = steps, values[:, 0]
             elif "described" in state:
                 self.sigma[name] = steps, values
                 self.margins[name] = steps, np.abs(values - state["center"]).max(axis=1)
@@ -75,24 +77,36 @@ class Run:
         """Takes in a ``metrics.csv``: the columns with the names that monitors give by default, and a training loss."""
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
-        through_time: dict[str, dict[int, tuple[Array, Array]]] = {}
+        through_time: dict[str, dict[int, Curve]] = {}
         for column in rows[0] if rows else ():
-            curve = np.array([(float(row["step"]), float(row[column])) for row in rows if row[column]]).T
             what, _, where = column.partition("-")
-            if what in STATISTICS and where:
-                self.weights.setdefault(where, {})[what] = curve[1, -1]
+            if column not in LOSSES and not (where and what in (*STATISTICS, "grad_norm")):
+                continue
+            readings = [(float(row["step"]), float(row[column])) for row in rows if row[column]]
+            steps, values = np.array(readings).reshape(-1, 2).T
+            if not readings:
+                continue
+            if column in LOSSES:
+                self.loss = self.loss or (steps, values)
+            elif what in STATISTICS:
+                self.weights.setdefault(where, {})[what] = values[-1]
                 if what == "spectral_margin":
-                    self.margins[where] = curve[0], curve[1]
-            elif what == "grad_norm" and (at := re.fullmatch(r"(.+)\.t(-?\d+)", where)):
-                through_time.setdefault(at[1], {})[int(at[2])] = curve[0], curve[1]
-            elif what == "grad_norm":
-                self.norms[where] = curve[0], curve[1]
-            elif column in LOSSES and self.loss is None:
-                self.loss = curve[0], curve[1]
-        for name, curves in through_time.items():
-            times = sorted(curves)
-            norms = np.stack([curves[t][1] for t in times], axis=1)
-            self.gradients[name] = curves[times[0]][0], np.array(times, dtype=np.float64), norms
+                    self.margins[where] = steps, values
+            elif at := re.fullmatch(r"(.+)\.t(-?\d+)", where):
+                through_time.setdefault(at[1], {})[int(at[2])] = steps, values
+            else:
+                self.norms[where] = steps, values
+        self.gradients |= {name: _side_by_side(curves) for name, curves in through_time.items()}
+
+
+def _side_by_side(curves: Mapping[int, Curve]) -> tuple[Array, Array, Array]:
+    """Steps, times and norms (steps, times) from a curve for each time; NaN where one lacks a step."""
+    times = sorted(curves)
+    steps = np.unique(np.concatenate([curves[t][0] for t in times]))
+    norms = np.full((len(steps), len(times)), np.nan)
+    for column, t in enumerate(times):
+        norms[np.searchsorted(steps, curves[t][0]), column] = curves[t][1]
+    return steps, np.array(times, dtype=np.float64), norms
 
 
 def read_run(folder: str | Path) -> Run:

@@ -59,6 +59,12 @@ def plain_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str, tuple[
     }
 
 
+def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that has a weight, and the weight's name there, from its clean name in the model."""
+    prefix, _, tensor_name = name.rpartition(".")
+    return model.get_submodule(prefix), tensor_name
+
+
 def raw_sigma(parametrization: SVDParametrization) -> nn.Parameter | Tensor | None:
     """The trained numbers behind σ, as they are held on this rank; ``None`` where σ is fixed."""
     if not parametrization.sigma_map.trained:

@@ -4,9 +4,11 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 
-from spectral_param import register_svd_parametrization
+from spectral_param import register_svd_parametrization, svd_parametrizations
 from spectral_param.callbacks import GradientNormMonitor
-from spectral_param.callbacks.gradients import times_of
+from spectral_param.callbacks.selection import owner_of
+from spectral_param.matrix_free import thin_factors
+from spectral_param.nn import SpectralRNN, SVDLinear
 from tests.callbacks.small_runs import Regression, Sequences, sequences, trainer, vectors
 
 
@@ -234,12 +236,6 @@ def test_weight_in_svd_form_of_an_lstm(tmp_path):
     assert monitor.history["plain.weight_hh_l0"].item() == pytest.approx(gradient.norm().item(), rel=1e-4)
 
 
-def test_times():
-    assert times_of(1, 9) == [0]
-    assert times_of(4, 9) == [0, 3, 6, 9]
-    assert times_of((0, 9, 10, -1, -10, -11), 9) == [0, 9, None, 9, 0, None]
-
-
 @pytest.mark.parametrize(
     ("times", "error"), [((), ValueError), (0, ValueError), ((0.5,), TypeError), (("end",), TypeError)]
 )
@@ -252,3 +248,47 @@ def test_says_what_is_not_there(tmp_path):
     for option, what in (("recurrent", "recurrent layer"), ("layers", "module"), ("weights", "weight in SVD form")):
         with pytest.warns(UserWarning, match=f"{option}: third matches no {what} of the model"):
             trainer(tmp_path, GradientNormMonitor(**{option: "third"})).fit(Sequences(), sequences())
+
+
+class Wide(Sequences):
+    """Layers so wide, with so few reflectors, that they do without W."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.rnn = SpectralRNN(2, 64, batch_first=True, nonlinearity="relu", reflectors=4, init="orthogonal")
+        self.plain = register_svd_parametrization(
+            nn.RNN(64, 4, batch_first=True), "weight_ih_l0", reflectors=2, init="orthogonal"
+        )
+        self.deep = register_svd_parametrization(nn.Linear(4, 64), init="orthogonal")
+        self.wide = register_svd_parametrization(nn.Linear(64, 64), reflectors=2, init="orthogonal")
+        self.free = SVDLinear(64, 64, reflectors=2)
+        self.last = nn.MultiheadAttention(64, 2, batch_first=True)
+        register_svd_parametrization(self.last.out_proj, init="orthogonal")
+        self.head = nn.Linear(64, 1)
+
+    def forward(self, x):
+        states = self.plain(self.rnn(x)[0])[0]
+        hidden = self.wide(self.deep(states).relu()) + self.free(input=self.deep(states[:, :1]))
+        return self.head(self.last(hidden, hidden, hidden)[0][:, -1])
+
+
+def test_layers_that_do_without_their_weight_still_do_and_have_its_gradient(tmp_path):
+    watched, alone = Wide(), Wide()
+    assert thin_factors(watched.rnn, "weight_hh_l0", torch.zeros(4, 64)) is not None
+    monitor = GradientNormMonitor(recurrent=(), every_n_steps=1)
+    trainer(tmp_path, monitor).fit(watched, sequences(length=5))
+    trainer(tmp_path).fit(alone, sequences(length=5))
+    assert watched.losses == alone.losses
+    assert all(torch.equal(a, b) for a, b in zip(watched.parameters(), alone.parameters(), strict=True))
+
+    twin = Wide()
+    x, y = next(iter(sequences(length=5)))
+    twin.free.forward = lambda input: nn.functional.linear(input, twin.free.weight, twin.free.bias)
+    names = [name for name, _ in svd_parametrizations(twin)]
+    with torch.nn.utils.parametrize.cached():
+        weights = [getattr(*owner_of(twin, name)) for name in names]
+        expected = torch.autograd.grad(nn.functional.mse_loss(twin(x), y), weights)
+    assert len(names) == 6
+    for name, gradient in zip(names, expected, strict=True):
+        assert monitor.history[name][0].item() == pytest.approx(gradient.norm().item(), rel=1e-3)

@@ -58,6 +58,12 @@ def test_default_interval_is_that_of_the_trainer(tmp_path):
     assert monitor.history.steps == [0, 5, 10, 12]
 
 
+def test_a_trainer_that_never_logs(tmp_path):
+    monitor = SpectralMonitor()
+    trainer(tmp_path, monitor, log_every_n_steps=0).fit(Regression(), vectors(4))
+    assert monitor.history.steps == [4]
+
+
 def test_epochs(tmp_path):
     monitor = SpectralMonitor(every_n_epochs=2)
     trainer(tmp_path, monitor, max_epochs=4).fit(Regression(), vectors(5))

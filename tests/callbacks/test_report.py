@@ -139,6 +139,19 @@ def test_pictures_reach_tensorboard(tmp_path):
     assert set(tags) == {"Margin, gradient and loss", "Distribution of singular values", "Every singular value"}
 
 
+def test_pictures_reach_loggers_of_images(tmp_path):
+    class Images(CSVLogger):
+        seen = ()
+
+        def log_image(self, key, images, step):
+            self.seen += ((key, len(images), step),)
+
+    logger = Images(tmp_path)
+    trainer(tmp_path, SpectralMonitor(), logger=logger).fit(Regression(), vectors())
+    assert logger.seen[0] == ("Margin, gradient and loss", 1, 8)
+    assert len(logger.seen) == 3
+
+
 def test_figures_on_demand(finished):
     _, (spectral, gradients) = finished
     assert list(spectral.figures()) == [PICTURES[0], *PICTURES[2:]]
