@@ -117,23 +117,26 @@ def test_same_outputs_gradients_and_step(kind, dtype, training):
         )
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_compiled_is_one_graph_over_steps(kind, training):
+@pytest.mark.parametrize(
+    ("dtype", "training", "steps"),
+    [(torch.float32, True, 4), (torch.float32, False, 4), (torch.float64, True, 2), (torch.bfloat16, True, 2)],
+)
+def test_compiled_is_one_graph_over_steps(kind, dtype, training, steps):
     if kind not in COMPILED_BY_TORCH:
         pytest.skip("dynamo does not compile the plain layer")
     from torch._dynamo.testing import CompileCounterWithBackend
 
-    _, module = twins(kind, torch.float32)
+    _, module = twins(kind, dtype)
     module.train(training)
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     with torch._dynamo.config.patch(allow_rnn=True):
         compiled = torch.compile(module, fullgraph=True, backend=counter)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-        x = input_of(kind, torch.float32)
-        for _ in range(4):
+        x = input_of(kind, dtype)
+        for _ in range(steps):
             got, want = run(kind, compiled, x), run(kind, module, x)
-            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(got, want, **TOLERANCE[dtype])
             optimizer.zero_grad()
             got.square().sum().backward()
             optimizer.step()

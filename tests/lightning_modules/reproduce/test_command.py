@@ -81,10 +81,11 @@ def test_trains_in_processes_and_reports(small_adding):
 
 def test_time_that_is_up_ends_what_is_running(small_adding):
     slow = replace(cells(True, 0)[0], trainer={"max_epochs": 10_000, "accelerator": "cpu"})
+    before = set(multiprocessing.active_children())
     started = time.monotonic()
     assert list(train_all([slow], small_adding, small_adding, 1, 0.5)) == []
     assert time.monotonic() - started < 60
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= before
     assert not list(small_adding.rglob("*.json"))
 
 
