@@ -25,7 +25,7 @@ from spectral_param.callbacks.figures import margin_gradient_loss_figure
 
 MODELS = {"Spectral-RNN": "spectral-rnn", "LSTM": "lstm", "RNN": "rnn"}
 RADIUS = 0.01
-LENGTH, EPOCHS = 100, 16  # of 100 batches
+LENGTH, EPOCHS = 100, 20  # of 100 batches
 FOLDER = Path("runs") / "demo"
 
 Row = dict[str, str]
