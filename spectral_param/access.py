@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from spectral_param.checksum import checksum
 from spectral_param.householder import traced_or_transformed
 from spectral_param.shards import write_
 
@@ -42,7 +43,7 @@ class _Watched:
 
     def _looks(self) -> tuple[object, ...]:
         version = None if self.weight.is_inference() else self.weight._version
-        return version, self.weight.data_ptr(), _total(self.weight)
+        return version, self.weight.data_ptr(), checksum(self.weight)
 
     @property
     def is_changed(self) -> bool:
@@ -141,11 +142,3 @@ def _tell_of_change(held: nn.Module, tensor_name: str) -> None:
         )
     elif still_held := [one for one in watched if one.is_held]:
         _watched[held] = still_held
-
-
-def _total(weight: Tensor) -> float | None:
-    """A sum that shows a change made through ``.data``; not where it would have to wait for a device."""
-    if weight.device.type != "cpu":
-        return None
-    total = weight.sum(dtype=torch.float64).item()
-    return total if total == total else 0.0

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from spectral_param.checksum import checksum
 from spectral_param.householder import compact_wy, householder_product, traced_or_transformed
 from spectral_param.trapezoid import unpack
 
@@ -76,7 +77,7 @@ def _keep(
     what: str, packed: Tensor, arguments: tuple[int, ...], build: Callable[[Tensor], tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
     """What was built from the reflectors as they are, or is built now."""
-    state = (packed._version, packed.data_ptr(), packed.dtype, _total(packed), *arguments)
+    state = (packed._version, packed.data_ptr(), packed.dtype, checksum(packed), *arguments)
     built = _kept[what].get(packed)
     if built is None or built.state != state:
         with torch.inference_mode(False), torch.no_grad():
@@ -84,8 +85,3 @@ def _keep(
             built = _Built(state, build(wide))
         _kept[what][packed] = built
     return built.tensors
-
-
-def _total(packed: Tensor) -> float | None:
-    """A sum that shows a change made through ``.data``; not where it would have to wait for a device."""
-    return packed.detach().sum(dtype=torch.float64).item() if packed.device.type == "cpu" else None

@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 
 from spectral_param.callbacks.reading import trained_singular_values
 from spectral_param.callbacks.recorder import write
-from spectral_param.callbacks.selection import as_patterns, parametrized_weights, raw_sigma, warn_unmatched
+from spectral_param.callbacks.selection import as_patterns, parametrized_weights, warn_unmatched
+from spectral_param.optimizers import raw_sigma
 from spectral_param.sigma import SigmaMap
 
 

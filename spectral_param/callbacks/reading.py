@@ -11,7 +11,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 
-from spectral_param.callbacks.selection import raw_sigma
+from spectral_param.optimizers import raw_sigma
 from spectral_param.parametrization import SVDParametrization
 
 GATES: tuple[tuple[type[nn.Module], str, str], ...] = (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
 
@@ -63,13 +63,6 @@ def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str]:
     """The module that has a weight, and the weight's name there, from its clean name in the model."""
     prefix, _, tensor_name = name.rpartition(".")
     return model.get_submodule(prefix), tensor_name
-
-
-def raw_sigma(parametrization: SVDParametrization) -> nn.Parameter | Tensor | None:
-    """The trained numbers behind σ, as they are held on this rank; ``None`` where σ is fixed."""
-    if not parametrization.sigma_map.trained:
-        return None
-    return parametrization.factors[1 if parametrization.reflectors[0] else 0]
 
 
 def warn_unmatched(option: str, patterns: Sequence[str], names: Iterable[str], what: str) -> None:

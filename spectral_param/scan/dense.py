@@ -8,6 +8,7 @@ Note [Scan]
 
 from __future__ import annotations
 
+import functools
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,7 @@ from spectral_param import native
 from spectral_param.householder import traced_or_transformed
 from spectral_param.precision import autocast_is_on, without_autocast
 from spectral_param.scan.activation import activate, activate_, check_activation, through_activation
+from spectral_param.scan.recording import differentiable_gradients, projected_states
 
 
 def rnn_scan(
@@ -105,15 +107,8 @@ class _Scan(torch.autograd.Function):
         nonlinearity: str,
         slope: float,
     ) -> tuple[Tensor, Tensor]:
-        steps, batch, size = x.shape
-        n = w.shape[0]
-        states = x.new_empty(steps + 1, batch, n)
-        states[0] = h0
-        projected = states[1:].view(steps * batch, n)
-        if b is None:
-            torch.mm(x.reshape(steps * batch, size), m.mT, out=projected)
-        else:
-            torch.addmm(b, x.reshape(steps * batch, size), m.mT, out=projected)
+        steps = len(x)
+        states = projected_states(x, h0, m, b)
         if native.fits(states):
             native.forward_(states, w, nonlinearity, slope)
         else:
@@ -129,12 +124,9 @@ class _Scan(torch.autograd.Function):
         x, h0, m, w, b, states = ctx.saved_tensors
         needs = ctx.needs_input_grad[:5]
         if torch.is_grad_enabled():  # of higher order: compute anew with a graph
-            outputs = _step_by_step(x, h0, m, w, b, ctx.nonlinearity, ctx.slope)
-            pairs = [(o, g) for o, g in zip(outputs, (grad_states, grad_last), strict=True) if g is not None]
-            needed = [t for t, need in zip((x, h0, m, w, b), needs, strict=True) if need]
-            grads = torch.autograd.grad([o for o, _ in pairs], needed, [g for _, g in pairs], create_graph=True)
-            found = iter(grads)
-            return (*(next(found) if need else None for need in needs), None, None)
+            run = functools.partial(_step_by_step, nonlinearity=ctx.nonlinearity, slope=ctx.slope)
+            tensors = (x, h0, m, w, b)
+            return (*differentiable_gradients(run, tensors, needs, (grad_states, grad_last)), None, None)
 
         steps, batch, size = x.shape
         n = w.shape[0]

@@ -8,6 +8,7 @@ Note [Scan of low rank]
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 
 from spectral_param.precision import without_autocast
 from spectral_param.scan.activation import activate, activate_, check_activation, through_activation
+from spectral_param.scan.recording import differentiable_gradients, projected_states
 
 
 def low_rank_scan(
@@ -95,16 +97,9 @@ class _Scan(torch.autograd.Function):
         nonlinearity: str,
         slope: float,
     ) -> tuple[Tensor, Tensor]:
-        steps, batch, size = x.shape
-        n, rank = left.shape
-        states = x.new_empty(steps + 1, batch, n)
-        states[0] = h0
-        projected = states[1:].view(steps * batch, n)
-        if b is None:
-            torch.mm(x.reshape(steps * batch, size), m.mT, out=projected)
-        else:
-            torch.addmm(b, x.reshape(steps * batch, size), m.mT, out=projected)
-        inner = x.new_empty(steps, batch, rank)
+        steps = len(x)
+        states = projected_states(x, h0, m, b)
+        inner = x.new_empty(*x.shape[:2], left.shape[1])
         h, a = states.unbind(0), inner.unbind(0)
         lt = left.mT
         for t in range(steps):
@@ -122,13 +117,9 @@ class _Scan(torch.autograd.Function):
         x, h0, m, sigma, left, right, b, states, inner = ctx.saved_tensors
         needs = ctx.needs_input_grad[:7]
         if torch.is_grad_enabled():  # of higher order: compute anew with a graph
+            run = functools.partial(_step_by_step, nonlinearity=ctx.nonlinearity, slope=ctx.slope)
             tensors = (x, h0, m, sigma, left, right, b)
-            outputs = _step_by_step(x, h0, m, sigma, left, right, b, ctx.nonlinearity, ctx.slope)
-            pairs = [(o, g) for o, g in zip(outputs, (grad_states, grad_last), strict=True) if g is not None]
-            needed = [t for t, need in zip(tensors, needs, strict=True) if need]
-            grads = torch.autograd.grad([o for o, _ in pairs], needed, [g for _, g in pairs], create_graph=True)
-            found = iter(grads)
-            return (*(next(found) if need else None for need in needs), None, None)
+            return (*differentiable_gradients(run, tensors, needs, (grad_states, grad_last)), None, None)
 
         steps, batch, size = x.shape
         n, rank = left.shape

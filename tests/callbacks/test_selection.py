@@ -8,10 +8,10 @@ from spectral_param.callbacks.selection import (
     clean,
     parametrized_weights,
     plain_weights,
-    raw_sigma,
     warn_unmatched,
     warn_untrained,
 )
+from spectral_param.optimizers import raw_sigma
 
 
 @pytest.fixture
