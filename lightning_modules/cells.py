@@ -7,7 +7,7 @@ from torch import nn
 from lightning_modules.factorized_rnn import FactorizedRNN
 from lightning_modules.one_bias import OneBias
 from lightning_modules.unitary_rnn import FullUnitary, RestrictedUnitary, UnitaryRNN
-from spectral_param import Band, Fixed, register_svd_parametrization, remove_svd_parametrization
+from spectral_param import Band, Fixed, Unconstrained, register_svd_parametrization, remove_svd_parametrization
 from spectral_param.nn import SpectralRNN
 
 Cell = Literal[
@@ -49,7 +49,7 @@ def recurrent_layer(
     num_layers: int = 1,
     dropout: float = 0.0,
     reflectors: int = 16,
-    radius: float = 0.01,
+    radius: float | None = 0.01,
     nonlinearity: Nonlinearity | None = None,
     negative_slope: float = 0.01,
     learn_initial_state: bool = False,
@@ -70,7 +70,8 @@ def recurrent_layer(
         num_layers: layers, each fed with the states of the one before; the last three have one only.
         dropout: share of states dropped between layers in training.
         reflectors: reflectors of U and of V ("spectral-…"), or of U alone ("ornn"), at most n.
-        radius: radius r of the band [1 - r, 1 + r] that holds σ ("spectral-…", "factorized-rnn").
+        radius: radius r of the band [1 - r, 1 + r] that holds σ ("spectral-…", "factorized-rnn");
+            None lets σ free ("spectral-…").
         nonlinearity: activation; None is tanh for "rnn" and relu for the others. "gru", the LSTMs and the uRNNs
             have no choice.
         negative_slope: slope of leaky_relu below zero.
@@ -99,18 +100,21 @@ def recurrent_layer(
         recurrence = RestrictedUnitary(hidden_size) if cell == "urnn" else FullUnitary(hidden_size)
         return UnitaryRNN(recurrence, input_size, hidden_size, learn_initial_state)
     stack = (input_size, hidden_size, num_layers, dropout, learn_initial_state)
+    sigma = Unconstrained() if radius is None else Band(radius)
     if cell == "gru":
         return OneBias(nn.GRU, *stack)
     if cell in ("lstm", "spectral-lstm"):
         lstm = OneBias(nn.LSTM, *stack)
         for layer in lstm.layers if cell == "spectral-lstm" else ():
             register_svd_parametrization(
-                layer, "weight_hh_l0", chunks=GATES, reflectors=reflectors, sigma=Band(radius), init="orthogonal"
+                layer, "weight_hh_l0", chunks=GATES, reflectors=reflectors, sigma=sigma, init="orthogonal"
             )
         return lstm
 
     activation = nonlinearity or ACTIVATIONS[cell][0]
     if cell == "factorized-rnn":
+        if radius is None:
+            raise ValueError("radius: expected a number for 'factorized-rnn', got None.")
         return FactorizedRNN(input_size, hidden_size, radius, activation, negative_slope, learn_initial_state)
     if cell in ("rnn", "irnn") and activation != "leaky_relu":
         rnn = OneBias(nn.RNN, *stack, nonlinearity=activation)
@@ -126,7 +130,7 @@ def recurrent_layer(
         batch_first=True,
         dropout=dropout,
         reflectors=turns.get(cell, 1),
-        sigma=Band(radius) if cell == "spectral-rnn" else Fixed(1.0),
+        sigma=sigma if cell == "spectral-rnn" else Fixed(1.0),
         negative_slope=negative_slope,
         learn_initial_state=learn_initial_state,
     )

@@ -52,7 +52,7 @@ class LanguageModel(Task):
         tied: whether the head's weight is the embedding's; then ``embedding_size`` must be that of the states.
         dropout: share dropped of embeddings, between layers, and of the states before the head.
         reflectors: reflectors of U and of V, at most n.
-        radius: radius of the band around 1 that holds σ.
+        radius: radius of the band around 1 that holds σ; None lets σ free.
         nonlinearity: activation; None is the cell's usual one.
         negative_slope: slope of leaky_relu below zero.
         learn_initial_state: whether the state before the first window is trained.
@@ -78,7 +78,7 @@ class LanguageModel(Task):
         tied: bool = False,
         dropout: float = 0.2,
         reflectors: int = 16,
-        radius: float = 0.01,
+        radius: float | None = 0.01,
         nonlinearity: Nonlinearity | None = None,
         negative_slope: float = 0.01,
         learn_initial_state: bool = False,

@@ -23,7 +23,7 @@ class SequenceTask(Task):
         num_layers: recurrent layers.
         dropout: share of states dropped between layers in training.
         reflectors: reflectors of U and of V, at most n.
-        radius: radius of the band around 1 that holds σ.
+        radius: radius of the band around 1 that holds σ; None lets σ free.
         nonlinearity: activation; None is the cell's usual one.
         negative_slope: slope of leaky_relu below zero.
         learn_initial_state: whether the state before the first step is trained.
@@ -40,7 +40,7 @@ class SequenceTask(Task):
         num_layers: int = 1,
         dropout: float = 0.0,
         reflectors: int = 16,
-        radius: float = 0.01,
+        radius: float | None = 0.01,
         nonlinearity: Nonlinearity | None = None,
         negative_slope: float = 0.01,
         learn_initial_state: bool = False,

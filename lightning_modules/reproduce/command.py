@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lightning_modules.reproduce.cell import GridCell
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments import EXPERIMENTS
+from lightning_modules.reproduce.learning_rates import at_best_rates, trials
 from lightning_modules.reproduce.processes import train_all, usual_processes
 from lightning_modules.reproduce.report import markdown
 from lightning_modules.reproduce.results import read_result, result_path
@@ -32,18 +34,24 @@ def reproduce(words: Sequence[str]) -> None:
     experiment = EXPERIMENTS[arguments.what]
     seeds = range(experiment.seeds if arguments.seeds is None else arguments.seeds)
     cells = [cell for seed in seeds for cell in experiment.cells(arguments.quick, seed)]
-    cells = _chosen(cells, arguments.models)
+    cells = _chosen(cells, "models", arguments.models)
+    cells = _chosen(cells, "settings", arguments.settings)
+    total = len(cells)
     console = Console(stderr=True)
-    finished = [cell for cell in cells if read_result(arguments.results, cell) is not None]
-    missing = [cell for cell in cells if cell not in finished]
-    _prepare(missing, arguments.data)
+    _prepare(_missing(cells, arguments.results), arguments.data)
+    deadline = time.monotonic() + arguments.max_hours * 3600
     failed: list[GridCell] = []
     interrupted = False
     try:
-        failed = _train(missing, len(cells), arguments, console)
+        if experiment.learning_rates and not arguments.quick:
+            tried = trials(cells, experiment.learning_rates, experiment.tuned_on)
+            failed += _train(tried, "learning rates", arguments, deadline, console)
+            finished = [(cell, result) for cell in tried if (result := read_result(arguments.results, cell))]
+            cells = at_best_rates(cells, finished, experiment.tuned_on)
+        failed += _train(cells, arguments.what, arguments, deadline, console)
     except KeyboardInterrupt:
         interrupted = True
-    path = write_report(arguments.what, experiment, cells, arguments.results)
+    path = write_report(arguments.what, experiment, cells, arguments.results, total)
     console.print(f"[bold]{path}[/bold], {path.with_suffix('.png')}")
     for cell in failed:
         console.print(f"failed: {result_path(arguments.results, cell).with_suffix('.error')}", style="red")
@@ -51,8 +59,8 @@ def reproduce(words: Sequence[str]) -> None:
         raise SystemExit(INTERRUPTED if interrupted else 1)
 
 
-def write_report(what: str, experiment: Experiment, cells: Sequence[GridCell], folder: Path) -> Path:
-    """Writes the table, ``WHAT.md``, and the figure, ``WHAT.png``, of the cells that have finished.
+def write_report(what: str, experiment: Experiment, cells: Sequence[GridCell], folder: Path, total: int) -> Path:
+    """Writes the table, ``WHAT.md``, and the figure, ``WHAT.png``, of the cells that have finished, of a ``total``.
 
     Returns:
         The path of the table.
@@ -61,27 +69,34 @@ def write_report(what: str, experiment: Experiment, cells: Sequence[GridCell], f
     results = [result for cell in cells if (result := read_result(folder, cell)) is not None]
     path = folder / f"{what}.md"
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(markdown(experiment, results, len(cells) - len(results)), encoding="utf8")
+    path.write_text(markdown(experiment, results, total - len(results)), encoding="utf8")
     if results:
         experiment.draw(results).savefig(path.with_suffix(".png"), dpi=150)
     return path
 
 
-def _train(cells: Sequence[GridCell], total: int, arguments: argparse.Namespace, console: Console) -> list[GridCell]:
-    """Trains cells under a progress bar and returns those that failed."""
+def _train(
+    cells: Sequence[GridCell], title: str, arguments: argparse.Namespace, deadline: float, console: Console
+) -> list[GridCell]:
+    """Trains the cells that have no result under a progress bar and returns those that failed."""
     failed = []
+    missing = _missing(cells, arguments.results)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     left = (TextColumn("left"), TimeRemainingColumn())
     with Progress(*columns, *left, console=console) as progress:
-        bar = progress.add_task(arguments.what, total=total, completed=total - len(cells))
-        processes = min(arguments.processes or usual_processes(), max(len(cells), 1))
-        trained = train_all(cells, arguments.data, arguments.results, processes, arguments.max_hours * 3600)
-        for cell, done in trained:
+        bar = progress.add_task(title, total=len(cells), completed=len(cells) - len(missing))
+        processes = min(arguments.processes or usual_processes(), max(len(missing), 1))
+        seconds = deadline - time.monotonic()
+        for cell, done in train_all(missing, arguments.data, arguments.results, processes, seconds):
             if not done:
                 failed.append(cell)
             progress.update(bar, advance=1)
             progress.console.print(f"{cell.setting}, {cell.model}, seed {cell.seed}{'' if done else ': failed'}")
     return failed
+
+
+def _missing(cells: Sequence[GridCell], folder: Path) -> list[GridCell]:
+    return [cell for cell in cells if read_result(folder, cell) is None]
 
 
 def _prepare(cells: Sequence[GridCell], root: Path) -> None:
@@ -94,15 +109,18 @@ def _prepare(cells: Sequence[GridCell], root: Path) -> None:
             raise SystemExit(2) from error
 
 
-def _chosen(cells: list[GridCell], names: Sequence[str] | None) -> list[GridCell]:
+def _chosen(cells: list[GridCell], option: str, names: Sequence[str] | None) -> list[GridCell]:
+    """Returns the cells of some models or settings."""
     if not names:
         return cells
-    known = {cell.model.lower(): cell.model for cell in cells}
+    named = [(cell, str(getattr(cell, option.removesuffix("s")))) for cell in cells]
+    known = {name.lower(): name for _, name in named}
     unknown = [name for name in names if name.lower() not in known]
     if unknown:
-        sys.stderr.write(f"error: --models: expected some of {', '.join(known.values())}, got {', '.join(unknown)}\n")
+        expected, got = ", ".join(known.values()), ", ".join(unknown)
+        sys.stderr.write(f"error: --{option}: expected some of {expected}, got {got}\n")
         raise SystemExit(2)
-    return [cell for cell in cells if cell.model.lower() in {name.lower() for name in names}]
+    return [cell for cell, name in named if name.lower() in {name.lower() for name in names}]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -116,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="a small version, in minutes")
     parser.add_argument("--seeds", type=_positive(int), help="seeds of each run (usually one, five for ucr)")
     parser.add_argument("--models", nargs="+", metavar="MODEL", help="only these models, by their names in the table")
+    parser.add_argument("--settings", nargs="+", metavar="SETTING", help="only these settings, in the same way")
     parser.add_argument(
         "--max-hours", type=_positive(float), default=float("inf"), help="end after this time, keeping what is finished"
     )

@@ -27,7 +27,7 @@ def curves_by_step(curve: str, ylabel: str, baseline: str | None = None, log: bo
         for panel, setting in zip(panels, settings(results), strict=True):
             draw_curves(panel, [r for r in results if r.setting == setting], curve, baseline, log)
             panel.set(title=setting, xlabel="step", ylabel=ylabel)
-        _legend(figure, panels)
+        draw_legend(figure, panels)
         return figure
 
     return draw
@@ -74,7 +74,7 @@ def scores_by_setting(score: str, xlabel: str, ylabel: str, baseline: str | None
                 panel.plot([i - 0.3, i + 0.3], [levels[0]] * 2, color="black", ls="--", lw=1, label="trivial answer")
         panel.set_xticks(range(len(names)), names, rotation=90 if len(names) > 8 else 0)
         panel.set(xlabel=xlabel, ylabel=ylabel)
-        _legend(figure, [panel])
+        draw_legend(figure, [panel])
         return figure
 
     return draw
@@ -95,7 +95,7 @@ def curves_and_gradients(results: Sequence[Result]) -> Figure:
                 times = np.linspace(0, 1, len(profiles[0]))
                 below.plot(times, np.maximum(np.mean(profiles, axis=0), 1e-30), color=f"C{i}", label=model)
         below.set(xlabel="time t / length", ylabel="‖∂L/∂h⁽ᵗ⁾‖", yscale="log")
-    _legend(figure, list(rows.flat))
+    draw_legend(figure, list(rows.flat))
     return figure
 
 
@@ -118,7 +118,8 @@ def _panels(names: Sequence[str]) -> tuple[Figure, list[Axes]]:
     return figure, list(figure.subplots(1, len(names), squeeze=False).flat)
 
 
-def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
+def draw_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Draws one legend below all panels."""
     handles = {
         label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }

@@ -75,6 +75,8 @@ def train_all(
 def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
+        os.environ.setdefault(name, str(1 << 30))  # glibc keeps freed memory: an LSTM takes half the time
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # the imports, once for all cells
     return context

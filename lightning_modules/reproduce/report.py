@@ -15,6 +15,7 @@ COLUMNS = (
     "score",
     "score in the paper",
     "trivial answer",
+    "learning rate",
     "seeds",
     "minutes a run",
 )
@@ -37,7 +38,8 @@ def markdown(experiment: Experiment, results: Sequence[Result], missing: int) ->
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         groups.setdefault((result.setting, result.model), []).append(result)
-    header = [name.replace("score", experiment.score.replace("_", " ")) for name in COLUMNS]
+    names = [name.replace("_", " ") for name in (experiment.score, experiment.other_score) if name]
+    header = [name.replace("score", " or ".join(names)) for name in COLUMNS]
     rows = [_cells(experiment, group) for group in groups.values()]
     used = [i for i in range(len(header)) if any(row[i] != NOTHING for row in rows)]
     lines = [f"# {experiment.title}", ""]
@@ -54,9 +56,10 @@ def markdown(experiment: Experiment, results: Sequence[Result], missing: int) ->
 def _cells(experiment: Experiment, group: Sequence[Result]) -> list[str]:
     first = group[0]
     key = (first.model, first.setting)
-    scores = [result.scores[experiment.score] * experiment.factor for result in group]
+    score = experiment.score if experiment.score in first.scores else experiment.other_score
+    scores = [result.scores[score] * experiment.factor for result in group]
     deviation = f" ± {statistics.stdev(scores):.{experiment.digits}f}" if len(scores) > 1 else ""
-    trivial = first.scores.get(experiment.score.replace("test_", "baseline_"))
+    trivial = first.scores.get(score.replace("test_", "baseline_"))
     parameters = experiment.paper_parameters.get(key)
     return [
         first.setting,
@@ -66,6 +69,7 @@ def _cells(experiment: Experiment, group: Sequence[Result]) -> list[str]:
         f"{statistics.mean(scores):.{experiment.digits}f}{deviation}",
         experiment.paper.get(key, NOTHING),
         NOTHING if trivial is None else f"{trivial * experiment.factor:.{experiment.digits}f}",
+        ", ".join(f"{rate:g}" for rate in sorted({result.learning_rate for result in group})),
         str(len(group)),
         f"{statistics.mean(result.seconds for result in group) / 60:.1f}",
     ]

@@ -17,8 +17,11 @@ class Result:
         setting: the setting's name in the table.
         seed: seed of the run.
         scores: metrics of the test set, and of trivial answers (``baseline_…``).
+        learning_rate: that of the first epoch.
         parameters: how many numbers were trained.
-        curves: losses and metrics by name, each a pair of lists, steps and values.
+        best: what decided which epoch was tested, in that epoch.
+        least_loss: the least loss in validation.
+        curves: losses and metrics by name, each a pair of lists, steps and values, of at most 50 epochs.
         gradients: ‖∂L/∂h⁽ᵗ⁾‖ at evenly spaced t, a list for each reading; empty if not watched.
         gradient_steps: the training steps of these readings.
         seconds: wall time.
@@ -30,7 +33,10 @@ class Result:
     setting: str
     seed: int
     scores: dict[str, float]
+    learning_rate: float
     parameters: int
+    best: float
+    least_loss: float
     curves: dict[str, tuple[list[int], list[float]]]
     gradients: list[list[float]]
     gradient_steps: list[int]
@@ -50,7 +56,7 @@ def write_result(folder: Path, cell: GridCell, result: Result) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     content: dict[str, Any] = {"cell": asdict(cell), "result": asdict(result)}
-    part.write_text(json.dumps(content, indent=1))
+    part.write_text(json.dumps(_rounded(content)) + "\n")
     part.replace(path)
 
 
@@ -60,3 +66,12 @@ def read_result(folder: Path, cell: GridCell) -> Result | None:
     if not path.is_file():
         return None
     return Result(**json.loads(path.read_text())["result"])
+
+
+def _rounded(content: Any) -> Any:
+    """Numbers to five digits: more say nothing, and results are kept by the hundred."""
+    if isinstance(content, dict):
+        return {name: _rounded(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_rounded(value) for value in content]
+    return float(f"{content:.5g}") if isinstance(content, float) else content

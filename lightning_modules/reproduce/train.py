@@ -3,8 +3,10 @@
 import math
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -15,7 +17,7 @@ from spectral_param import svd_parametrizations
 from spectral_param.callbacks import GradientNormMonitor, SpectralMonitor
 from spectral_param.callbacks.recorder import versions
 
-READINGS = 100
+READINGS = 50
 TIMES = 16
 
 
@@ -77,14 +79,29 @@ def train(cell: GridCell, root: Path) -> Result:
         setting=cell.setting,
         seed=cell.seed,
         scores={name: value.item() for name, value in trainer.callback_metrics.items()},
+        learning_rate=model.hparams["learning_rate"],
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        curves=curves.curves,
+        best=_extreme(curves.curves[cell.monitor][1], max if cell.mode == "max" else min),
+        least_loss=_extreme(curves.curves["val_loss"][1], min),
+        curves={name: _thinned(curve) for name, curve in curves.curves.items()},
         gradients=[[norm if math.isfinite(norm) else 0.0 for norm in row] for row in norms],
         gradient_steps=gradients.history.steps if through_time else [],
         seconds=round(time.monotonic() - started, 1),
         versions=versions(),
         device=torch.cuda.get_device_name() if trainer.num_devices and model.device.type == "cuda" else "cpu",
     )
+
+
+def _extreme(values: Sequence[float], of: Callable[[Iterable[float]], float]) -> float:
+    """The best value; NaN if there is no finite one."""
+    finite = [value for value in values if math.isfinite(value)]
+    return of(finite) if finite else math.nan
+
+
+def _thinned(curve: tuple[list[int], list[float]]) -> tuple[list[int], list[float]]:
+    """At most as many points as there are readings, evenly spaced, with the first and the last."""
+    kept = np.unique(np.linspace(0, len(curve[0]) - 1, READINGS).round().astype(int))
+    return [curve[0][i] for i in kept], [curve[1][i] for i in kept]
 
 
 def _margin_monitor(model: LightningModule) -> SpectralMonitor:

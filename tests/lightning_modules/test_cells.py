@@ -6,7 +6,7 @@ from torch import nn
 
 from lightning_modules import SequenceClassifier
 from lightning_modules.cells import SINGLE_LAYER, Cell, output_features, recurrent_layer
-from spectral_param import singular_values, spectral_margin
+from spectral_param import Unconstrained, singular_values, spectral_margin, svd_parametrizations
 
 CELLS = get_args(Cell)
 # the cells whose layers may be stacked
@@ -109,6 +109,14 @@ def test_identity_at_the_start(nonlinearity):
     assert len(recurrent) == 2
     for weight in recurrent:
         torch.testing.assert_close(weight.detach(), torch.eye(8))
+
+
+def test_no_radius_lets_the_singular_values_free():
+    for cell in ("spectral-rnn", "spectral-lstm"):
+        layer = recurrent_layer(cell, 3, 8, reflectors=4, radius=None)
+        assert {type(p.sigma_map) for _, p in svd_parametrizations(layer)} == {Unconstrained}
+    with pytest.raises(ValueError, match="radius: expected a number for 'factorized-rnn', got None"):
+        recurrent_layer("factorized-rnn", 3, 8, radius=None)
 
 
 def test_recurrent_matrices():

@@ -11,15 +11,15 @@ from lightning_modules.reproduce.experiments import pixel_mnist
 from lightning_modules.reproduce.results import Result
 from spectral_param.callbacks.figures import margin_gradient_loss_figure
 
-MODELS = ("RNN", "oRNN", "Spectral-RNN")
+MODELS = ("RNN", "LSTM", "oRNN", "Spectral-RNN")
 RADIUS = 0.1
 
 
 def cells(quick: bool, seed: int) -> list[GridCell]:
-    """Three epochs of 784 steps; quick: two of 28."""
+    """Two epochs of 784 steps; quick: two of 28."""
     chosen = pixel_mnist.cells(quick, seed, "spectral-margin", MODELS)
     return [
-        replace(cell, trainer={**cell.trainer, "max_epochs": 2 if quick else 3}, watch=("gradients", "margin"))
+        replace(cell, trainer={**cell.trainer, "max_epochs": 2}, watch=("gradients", "margin"))
         for cell in chosen
         if cell.setting in ("784 steps", "28 steps")
     ]

@@ -61,8 +61,8 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
                     "hidden_size": 32,
                     "reflectors": 16,
                     "radius": 0.1,
-                    "learn_initial_state": True,
                     "learning_rate": 0.003,
+                    "learn_initial_state": True,
                     "decay": 0.99,
                 }
                 | CELLS[model],
@@ -90,6 +90,7 @@ UCR = Experiment(
         for name, row in TABLE_4.items()
         for model, count in zip(MODELS, row.parameters, strict=True)
     },
+    learning_rates=(0.01, 0.003, 0.001),
     seeds=5,
     notes=(
         "The epoch that is tested is the best on a fifth of the training series, 4 to 112 of them: one run is mostly "

@@ -32,16 +32,29 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
     ]
 
 
-def result(cell: GridCell) -> Result:
-    scores = {"test_mse": 0.1 + cell.seed / 10, "baseline_mse": 1 / 6}
-    curves = {"val_mse": ([1, 2], [0.3, 0.2])}
-    return Result(cell.model, cell.setting, cell.seed, scores, 1234, curves, [], [], 60.0, {"torch": "2"}, "cpu")
+def result(cell: GridCell, best: float = 0.2) -> Result:
+    return Result(
+        model=cell.model,
+        setting=cell.setting,
+        seed=cell.seed,
+        scores={"test_mse": 0.1 + cell.seed / 10, "baseline_mse": 1 / 6},
+        learning_rate=cell.task[1].get("learning_rate", 0.001),
+        parameters=1234,
+        best=best,
+        least_loss=best,
+        curves={"val_mse": ([1, 2], [0.3, best])},
+        gradients=[],
+        gradient_steps=[],
+        seconds=60.0,
+        versions={"torch": "2"},
+        device="cpu",
+    )
 
 
 @pytest.fixture
 def small_adding(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(EXPERIMENTS, "adding", replace(EXPERIMENTS["adding"], cells=cells))
+    monkeypatch.setitem(EXPERIMENTS, "adding", replace(EXPERIMENTS["adding"], cells=cells, learning_rates=(), seeds=1))
     return tmp_path / "results"
 
 
@@ -70,7 +83,7 @@ def test_trains_in_processes_and_reports(small_adding):
     assert "RuntimeError" in error or "ValueError" in error
     found = read_result(small_adding, cells(True, 0)[1])
     assert found.parameters == 2 * (16 * 16 - 120) + 16 + 16 * 2 + 16 + 17
-    assert found.scores["baseline_mse"] == pytest.approx(1 / 6)
+    assert found.scores["baseline_mse"] == pytest.approx(1 / 6, rel=1e-4)
     assert {"torch", "lightning", "spectral_param"} <= found.versions.keys()
     assert found.seconds > 0
     main(["reproduce", "adding", "--seeds", "1"])  # nothing is left to train
@@ -97,7 +110,7 @@ def test_goes_on_where_it_stopped(small_adding, trained):
     main(["reproduce", "adding", "--seeds", "2"])
     assert len(trained) == 3
     table = (small_adding / "adding.md").read_text()
-    assert "| 0.1500 ± 0.0707 | 0.1667 | 2 | 1.0 |" in table
+    assert "| 0.1500 ± 0.0707 | 0.1667 | 0.001 | 2 | 1.0 |" in table
 
 
 def test_an_interrupt_loses_no_finished_cell(small_adding, monkeypatch):
@@ -126,6 +139,42 @@ def test_only_some_models(small_adding, trained, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", "adding", "--models", "GRU"])
     assert "--models: expected some of RNN, Spectral-RNN, got GRU" in capsys.readouterr().err
+
+
+def test_only_some_settings(small_adding, trained, capsys):
+    main(["reproduce", "adding", "--seeds", "1", "--settings", "l = 10"])
+    assert len(trained) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", "adding", "--settings", "L = 11"])
+    assert "--settings: expected some of L = 10, got L = 11" in capsys.readouterr().err
+
+
+def test_seeds_run_at_the_learning_rate_that_validation_prefers(small_adding, monkeypatch):
+    seen = []
+
+    def train_all(cells, root, folder, processes, seconds):
+        for cell in cells:
+            rate = cell.task[1]["learning_rate"]
+            seen.append((cell.model, cell.seed, rate))
+            write_result(folder, cell, result(cell, best=rate if cell.model == "RNN" else 1 - rate))
+            yield cell, True
+
+    monkeypatch.setattr(command, "train_all", train_all)
+    tuned = replace(EXPERIMENTS["adding"], cells=cells, learning_rates=(0.1, 0.01), tuned_on="L = 10")
+    monkeypatch.setitem(EXPERIMENTS, "adding", tuned)
+    main(["reproduce", "adding", "--seeds", "2"])
+    trials = [(model, 0, rate) for model in ("RNN", "Spectral-RNN") for rate in (0.1, 0.01)]
+    assert seen == [*trials, ("RNN", 1, 0.01), ("Spectral-RNN", 1, 0.1)]
+    table = (small_adding / "adding.md").read_text()
+    assert "| 0.1667 | 0.01 | 2 | 1.0 |" in table
+    assert "| 0.1667 | 0.1 | 2 | 1.0 |" in table
+
+
+def test_the_quick_version_tries_no_learning_rates(small_adding, trained, monkeypatch):
+    tuned = replace(EXPERIMENTS["adding"], learning_rates=(0.1, 0.01))
+    monkeypatch.setitem(EXPERIMENTS, "adding", tuned)
+    main(["reproduce", "adding", "--quick"])
+    assert trained == cells(True, 0)
 
 
 @pytest.mark.parametrize("words", [["addition"], ["adding", "--seeds", "0"], ["adding", "--max-hours", "x"], []])

@@ -11,7 +11,7 @@ from tests.small_data import write_multilabel, write_ucr, write_words
 
 LIMITS = {"limit_train_batches": 2, "limit_val_batches": 1, "limit_test_batches": 1, "log_every_n_steps": 1}
 SMALLER = {
-    "SequenceRegressor": {"hidden_size": 16},
+    "SequenceRegressor": {"hidden_size": 32},
     "SequenceCopier": {"hidden_size": 16},
     "SequenceClassifier": {"hidden_size": 16},
     "ImageClassifier": {"depth": 2},

@@ -1,0 +1,73 @@
+"""What the radius of the band and the number of reflectors do, which the paper leaves open."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.drawing import PANEL, draw_curves, draw_legend, models
+from lightning_modules.reproduce.experiment import Experiment
+from lightning_modules.reproduce.experiments import adding, ucr
+from lightning_modules.reproduce.results import Result
+
+LENGTH, SET = "L = 300", "ECG5000"
+RADII: dict[str, dict[str, Any]] = {
+    **{f"r = {radius:g}": {"radius": radius} for radius in (0.001, 0.01, 0.1)},
+    "unconstrained": {"radius": None},
+}
+REFLECTORS: dict[str, dict[str, Any]] = {f"m = {count}": {"reflectors": count} for count in (4, 8, 16, 32, 128)}
+
+
+def cells(quick: bool, seed: int, experiment: str, varied: Mapping[str, dict[str, Any]]) -> list[GridCell]:
+    """Spectral-RNN on the adding problem and on a set of the UCR archive; quick: the former, 30 steps long."""
+    grids = [(adding.cells, "L = 30")] if quick else [(adding.cells, LENGTH), (ucr.cells, SET)]
+    return [
+        replace(cell, experiment=experiment, model=name, task=(cell.task[0], cell.task[1] | arguments))
+        for grid, setting in grids
+        for cell in grid(quick, seed)
+        if (cell.model, cell.setting) == ("Spectral-RNN", setting)
+        for name, arguments in varied.items()
+        if arguments.get("reflectors", 0) <= cell.task[1]["hidden_size"]
+    ]
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    """Draws validation errors of the adding problem by step, and test accuracies of the other set."""
+    figure = Figure(figsize=(2 * PANEL[0], PANEL[1] + 0.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    curves = [result for result in results if "val_mse" in result.curves]
+    draw_curves(left, curves, "val_mse", "baseline_mse")
+    left.set(title=f"adding, {curves[0].setting}" if curves else "", xlabel="step", ylabel="mean squared error")
+    scored = [result for result in results if "test_accuracy" in result.scores]
+    for i, name in enumerate(models(scored)):
+        accuracies = [result.scores["test_accuracy"] for result in scored if result.model == name]
+        right.errorbar(i, np.mean(accuracies), np.std(accuracies), color="black", marker="o", capsize=3)
+    right.set_xticks(range(len(models(scored))), models(scored))
+    right.set(title=SET, ylabel="test accuracy")
+    draw_legend(figure, [left])
+    return figure
+
+
+RADIUS = Experiment(
+    title="Spectral-RNN by the radius of its band",
+    cells=lambda quick, seed: cells(quick, seed, "radius", RADII),
+    score="test_mse",
+    other_score="test_accuracy",
+    draw=draw,
+    digits=4,
+    seeds=3,
+    notes=(f"Mean squared errors of the adding problem, accuracies of {SET}.",),
+)
+REFLECTOR_COUNT = Experiment(
+    title="Spectral-RNN by its number of reflectors",
+    cells=lambda quick, seed: cells(quick, seed, "reflectors", REFLECTORS),
+    score="test_mse",
+    other_score="test_accuracy",
+    draw=draw,
+    digits=4,
+    seeds=3,
+    notes=(f"m reflectors on each side. Mean squared errors of the adding problem, accuracies of {SET}.",),
+)
