@@ -1,5 +1,6 @@
 """Data sets held in memory and read a batch at a time, and the loaders over them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ class BatchedDataset(Dataset[Batch]):
         return inputs[0], targets[0]
 
 
-class BatchedDataModule(LightningDataModule):
+class BatchedDataModule(LightningDataModule, ABC):
     """The four loaders over three batched data sets, the same on every machine and rank.
 
     ``setup`` of a subclass sets :attr:`train_set` and :attr:`val_set` to fit, :attr:`test_set` to
@@ -61,6 +62,10 @@ class BatchedDataModule(LightningDataModule):
         self.num_workers = num_workers
         self.seed = seed
         self.pin_memory = pin_memory
+
+    @abstractmethod
+    def setup(self, stage: str | None = None) -> None:
+        """Sets the sets that a stage reads."""
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Returns the loader of the training samples, in a new order each epoch."""

@@ -51,7 +51,7 @@ class GeneratedSequences(BatchedDataset, ABC):
         return self.batch(self._drawn[torch.tensor(indices) - epoch * self.size])
 
 
-class GeneratedProblem(BatchedDataModule, ABC):
+class GeneratedProblem(BatchedDataModule):
     """A problem generated on demand: new training sequences every epoch, the same ones to validate and test.
 
     Args:

@@ -1,5 +1,6 @@
 """MNIST: reading its files and splitting them."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,6 +52,11 @@ class MNIST(BatchedDataModule):
         self.root = Path(root)
         self.val_size = val_size
         self.download = download
+
+    @property
+    @abstractmethod
+    def input_size(self) -> int:
+        """Pixels of a step, or of an image that is read at once."""
 
     @property
     def num_classes(self) -> int:

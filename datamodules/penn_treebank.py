@@ -31,6 +31,7 @@ class PennTreebank(WordStreams):
     files have 929,589 training, 73,760 validation and 82,430 test words, with one ``<eos>`` a line.
 
     Over several devices each reads its own streams; every word is a target once an epoch.
+    The words are numbered once and kept in the cache of Hugging Face ``datasets``, where ``HF_DATASETS_CACHE`` says.
 
     Args:
         root: folder with the three files, ``ptb.train.txt``, ``ptb.valid.txt`` and ``ptb.test.txt``, plain or as

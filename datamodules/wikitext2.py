@@ -29,6 +29,7 @@ class WikiText2(WordStreams):
     files have 2,088,628 training, 217,646 validation and 245,569 test words, with one ``<eos>`` a line.
 
     Over several devices each reads its own streams; every word is a target once an epoch.
+    The words are numbered once and kept in the cache of Hugging Face ``datasets``, where ``HF_DATASETS_CACHE`` says.
 
     Args:
         root: folder with the three files, ``train.txt``, ``valid.txt`` and ``test.txt``, plain or as

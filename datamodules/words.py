@@ -1,6 +1,7 @@
 """Word language modelling: a text, its vocabulary, and loaders of successive windows."""
 
 from abc import ABC, abstractmethod
+from operator import itemgetter
 from pathlib import Path
 
 import torch
@@ -11,14 +12,18 @@ from torch.utils.data import DataLoader, DistributedSampler
 from datamodules.batched import Batch
 from datamodules.files import DataFile, read_file
 from datamodules.streams import Share, TokenStreams
+from datamodules.token_cache import Row, cached
 
 END_OF_LINE = "<eos>"
+RULE = b"sorted words of the training file, an <eos> a line"  # a new one makes the cache new
 
 
 class WordStreams(LightningDataModule, ABC):
     """A text of words in three files, as contiguous streams whose windows follow each other.
 
-    The vocabulary is that of the training file, sorted, with one ``<eos>`` a line.
+    The vocabulary is that of the training file, sorted, with one ``<eos>`` a line. Words are numbered once, by
+    ``prepare_data``, and read from the cache of Hugging Face ``datasets`` by all processes and later runs; where that
+    cannot be written, each numbers them itself.
 
     Args:
         root: folder with the three files. Files that are there are only read; missing ones are downloaded into it.
@@ -55,17 +60,33 @@ class WordStreams(LightningDataModule, ABC):
         """The files of "train", "valid" and "test"."""
 
     def prepare_data(self) -> None:
-        """Downloads the files that are missing, checked by their sha256."""
+        """Downloads the files that are missing, checked by their sha256, and numbers the words for all processes."""
         for file in self.files.values():
             file.prepare(self.root, self.download)
+        self._numbers()
 
     def setup(self, stage: str | None = None) -> None:
-        """Reads the three files and numbers their words, once."""
+        """Reads the three files as numbers, once."""
         if hasattr(self, "tokens"):
             return
-        words = {part: read_words(file.find(self.root)) for part, file in self.files.items()}
-        self.vocabulary = sorted(set(words["train"]))
-        self.tokens = {part: numbered(self.vocabulary, text) for part, text in words.items()}
+        numbers = self._numbers()
+        self.vocabulary: list[str] = numbers["vocabulary"]
+        self.tokens: dict[str, Tensor] = {part: numbers[part] for part in self.files}
+
+    def _numbers(self) -> Row:
+        """The vocabulary, and the words of each part by their place in it."""
+        paths = {part: file.find(self.root) for part, file in self.files.items()}
+        contents = {part: read_file(path) for part, path in paths.items()}
+
+        def number() -> Row:
+            words = {part: words_of(contents[part], path) for part, path in paths.items()}
+            vocabulary = sorted(set(words["train"]))
+            return {
+                "vocabulary": vocabulary,
+                **{part: numbered(vocabulary, words[part], paths[part]) for part in paths},
+            }
+
+        return cached(number, RULE, *contents.values())
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Returns the loader of the training windows, in order."""
@@ -88,7 +109,8 @@ class WordStreams(LightningDataModule, ABC):
         streams = TokenStreams(self.tokens[part], batch_size, self.seq_len, share)
         return DataLoader(
             streams,
-            batch_size=None,
+            batch_size=1,  # a window of all streams
+            collate_fn=itemgetter(0),
             # each process has its own streams already: a sampler that says so keeps Lightning from sharing them again
             sampler=DistributedSampler(streams, num_replicas=1, rank=0, shuffle=False),
             num_workers=self.num_workers,
@@ -97,23 +119,36 @@ class WordStreams(LightningDataModule, ABC):
         )
 
 
-def read_words(path: Path) -> list[str]:
-    """Reads the words of a file, with an ``<eos>`` at the end of each line."""
-    return read_file(path).decode("utf8").replace("\n", f" {END_OF_LINE} ").split()
+def words_of(content: bytes, path: Path) -> list[str]:
+    r"""Splits a file into its words, with an ``<eos>`` at the end of each line.
+
+    Raises:
+        ValueError: if it is not in UTF-8; it names the ``path``.
+
+    Example:
+        >>> words_of(b"no\nyes\n", Path("train.txt"))
+        ['no', '<eos>', 'yes', '<eos>']
+    """
+    try:
+        return content.decode("utf8").replace("\n", f" {END_OF_LINE} ").split()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected a text in UTF-8, got another ({error}).") from error
 
 
-def numbered(vocabulary: list[str], words: list[str]) -> Tensor:
+def numbered(vocabulary: list[str], words: list[str], path: Path) -> Tensor:
     """Numbers words by their place in a vocabulary.
 
     Raises:
-        ValueError: if a word is not in it.
+        ValueError: if a word is not in it; it names the ``path``.
 
     Example:
-        >>> numbered(["<eos>", "no", "yes"], ["yes", "no", "<eos>"])
+        >>> numbered(["<eos>", "no", "yes"], ["yes", "no", "<eos>"], Path("valid.txt"))
         tensor([2, 1, 0])
     """
     number = {word: i for i, word in enumerate(vocabulary)}
     unknown = sorted(set(words) - number.keys())
     if unknown:
-        raise ValueError(f"root: expected words of the training file, got {len(unknown)} others, {unknown[0]!r} first.")
-    return torch.tensor([number[word] for word in words])
+        raise ValueError(
+            f"{path}: expected words of the training file, got {len(unknown)} others, {unknown[0]!r} first."
+        )
+    return torch.tensor([number[word] for word in words], dtype=torch.int64)

@@ -5,12 +5,14 @@ from lightning_modules.copier import SequenceCopier
 from lightning_modules.image_classifier import ImageClassifier
 from lightning_modules.language_model import LanguageModel
 from lightning_modules.multilabel_classifier import MultiLabelClassifier
+from lightning_modules.prediction_writer import PredictionWriter
 from lightning_modules.regressor import SequenceRegressor
 
 __all__ = [
     "ImageClassifier",
     "LanguageModel",
     "MultiLabelClassifier",
+    "PredictionWriter",
     "SequenceClassifier",
     "SequenceCopier",
     "SequenceRegressor",

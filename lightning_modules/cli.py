@@ -11,6 +11,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 import datamodules  # noqa: F401
 import lightning_modules  # noqa: F401
 import spectral_param.callbacks  # noqa: F401
+from lightning_modules.prediction_writer import PredictionWriter
 from lightning_modules.suggestion import with_suggestion
 
 DESCRIPTION = """Trains and tests the tasks of the paper, one YAML file each in examples/configs.
@@ -36,7 +37,7 @@ def main(args: ArgsType = None) -> LightningCLI | None:
     with warnings.catch_warnings():
         # of Lightning's own making, at each start of a run
         warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)
-        return LightningCLI(
+        return CommandLine(
             LightningModule,
             LightningDataModule,
             subclass_mode_model=True,
@@ -52,6 +53,17 @@ def main(args: ArgsType = None) -> LightningCLI | None:
 def entry_point() -> None:
     """Runs the command line of the process."""
     main()
+
+
+class CommandLine(LightningCLI):
+    """Lightning's own, which writes predictions to files."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the options of the files, and says what model and data are."""
+        parser.add_lightning_class_args(PredictionWriter, "predictions")
+        groups = parser.groups or {}
+        groups["model"].title = "The task, a LightningModule"
+        groups["data"].title = "Its data, a LightningDataModule"
 
 
 class Parser(LightningArgumentParser):

@@ -14,7 +14,18 @@ import spectral_param.callbacks
 ARGUMENT = re.compile(r"given class_path '([\w.]+)':\s+Option '(\w+)' is not accepted")
 CLASS = re.compile(r"Expected a dot import path string: (\w+)")
 OPTION = re.compile(r"does not accept option '([\w.]+)'|unrecognized arguments: --([\w.]+)")
-OPTIONS = ("config", "seed_everything", "trainer", "model", "data", "optimizer", "lr_scheduler", "ckpt_path", "verbose")
+OPTIONS = (
+    "config",
+    "seed_everything",
+    "trainer",
+    "model",
+    "data",
+    "optimizer",
+    "lr_scheduler",
+    "predictions",
+    "ckpt_path",
+    "verbose",
+)
 
 
 def with_suggestion(message: str) -> str:

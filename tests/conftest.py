@@ -18,6 +18,14 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _cache_of_datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder that is not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., list[Any]]]:
     """Runs a function of (rank, *arguments) in two processes that share a gloo group; started once a session."""

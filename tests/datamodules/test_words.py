@@ -89,6 +89,34 @@ def test_words_that_training_lacks(tmp_path):
         PennTreebank(tmp_path).setup()
 
 
+def test_a_file_that_is_no_text(tmp_path):
+    write_words(tmp_path)
+    (tmp_path / "ptb.valid.txt").write_bytes(b"w1 \xff\n")
+    with pytest.raises(ValueError, match=r"ptb.valid.txt: expected a text in UTF-8, .* position 3"):
+        PennTreebank(tmp_path).setup()
+
+
+def test_words_are_numbered_once(tmp_path, monkeypatch):
+    texts = write_words(tmp_path / "texts")
+    PennTreebank(texts).prepare_data()
+    numbers = PennTreebank(texts)
+    with monkeypatch.context() as patch:
+        patch.setattr("datamodules.words.numbered", None)  # as if another process could not do it
+        numbers.setup()
+        PennTreebank(shutil.copytree(texts, tmp_path / "copy")).setup()
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", "/dev/null")
+    again = PennTreebank(texts)
+    again.prepare_data()
+    again.setup()
+    assert numbers.vocabulary == again.vocabulary
+    assert all(torch.equal(numbers.tokens[part], again.tokens[part]) for part in ("train", "valid", "test"))
+
+    (texts / "ptb.test.txt").write_text("w1 w2\n")
+    changed = PennTreebank(texts)
+    changed.setup()
+    assert changed.tokens["test"].tolist() == [2, 3, 0]
+
+
 def test_missing_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"expected ptb.train.txt in .*simple-examples/data/ptb.train.txt"):
         PennTreebank(tmp_path, download=False).prepare_data()

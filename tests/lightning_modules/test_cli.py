@@ -119,6 +119,30 @@ def test_checkpoint_scores_as_at_the_end_of_training(small_mnist_options, small_
     assert torch.equal(loaded.eval()(inputs), fit.model(inputs))
 
 
+def test_predict_leaves_a_file_and_says_where(small_mnist_options, caplog):
+    options = ["--config", str(MNIST_ROWS), *small_mnist_options]
+    main(["fit", *options, "--trainer.log_every_n_steps=1"])
+    (checkpoint,) = map(str, Path("runs").rglob("last.ckpt"))
+    with caplog.at_level("INFO", "lightning"):
+        cli = main(["predict", *options, "--ckpt_path", checkpoint])
+    (path,) = Path("runs").rglob("predictions_0.pt")
+    assert path.parent == Path(cli.trainer.log_dir) != Path(checkpoint).parents[1]
+    assert f"The predictions are in {path}" in caplog.text
+
+    inputs, _ = zip(*cli.datamodule.predict_dataloader(), strict=True)
+    model = SequenceClassifier.load_from_checkpoint(checkpoint).eval()
+    assert torch.equal(torch.cat(torch.load(path)["predictions"]), model(torch.cat(inputs)).argmax(1))
+
+    main(["predict", *options, "--predictions.output_dir=elsewhere", "--trainer.logger=false"])
+    assert [path.name for path in Path("elsewhere").iterdir()] == ["predictions_0.pt"]
+
+
+def test_predictions_are_written_by_a_callback_of_a_configuration(tmp_path):
+    options = ["--trainer.callbacks=PredictionWriter", "--trainer.callbacks.output_dir=chosen"]
+    main(["predict", "--config", str(ADDING), *FAST, *options])
+    assert Path("chosen/predictions_0.pt").is_file()
+
+
 def test_command_line_overrides_the_configuration(small_mnist_options):
     options = ["--trainer.fast_dev_run=true", "--model.init_args.cell=ornn", "--seed_everything=3"]
     cli = main(["fit", "--config", str(MNIST_ROWS), *small_mnist_options, *options])
@@ -169,6 +193,8 @@ def test_help(capsys):
     for words, expected in (
         (["--help"], ["reproduce --help", "fit", "predict"]),
         (["fit", "--model.help", "SequenceRegressor"], ["--model.learning_rate", "radius of the band"]),
+        (["fit", "--help"], ["The task, a LightningModule", "datamodules.PixelMNIST", "--predictions.output_dir"]),
+        (["fit", "--data.help", "PixelMNIST"], ["--data.val_size", "--data.num_workers", "whether the pixels are"]),
         (["reproduce", "--help"], ["pixel-mnist", "--max-hours"]),
     ):
         with pytest.raises(SystemExit, match="0"):

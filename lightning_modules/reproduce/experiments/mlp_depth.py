@@ -7,7 +7,7 @@ from lightning_modules.reproduce.models import NETWORKS
 
 
 def cells(quick: bool, seed: int) -> list[GridCell]:
-    """Depths from 30 to 100, five epochs; quick: 10, 30 and 50, one epoch."""
+    """Depths from 30 to 100, three epochs; quick: 10, 30 and 50, one epoch."""
     return [
         GridCell(
             experiment="mlp-depth",
@@ -16,7 +16,7 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
             seed=seed,
             task=("ImageClassifier", {"input_size": 784, "output_size": 10, "network": network, "depth": depth}),
             data=("FlatMNIST", {"seed": seed}),
-            trainer={"max_epochs": 1 if quick else 5},
+            trainer={"max_epochs": 1 if quick else 3},
             monitor="val_accuracy",
             mode="max",
             folder="mnist",
