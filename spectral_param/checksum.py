@@ -17,5 +17,5 @@ def checksum(tensor: Tensor) -> float | None:
     """
     if tensor.device.type != "cpu":
         return None
-    total = tensor.detach().sum(dtype=torch.float64).item()
+    total = tensor.detach().sum(dtype=torch.float64 if tensor.dtype.itemsize < 4 else None).item()
     return total if total == total else 0.0

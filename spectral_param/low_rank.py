@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from spectral_param import native
 from spectral_param.householder import added, norms, traced_or_transformed
 from spectral_param.precision import without_autocast
 from spectral_param.trapezoid import pack_both, unpack, unpack_both
@@ -174,11 +175,15 @@ class _LowRank(torch.autograd.Function):
     def forward(
         ctx: Any, u: Tensor, sigma: Tensor, v: Tensor, sizes: Sizes, whole: bool
     ) -> Tensor | tuple[Tensor, Tensor]:
+        ctx.sizes, ctx.whole = sizes, whole
+        if whole and native.fits_weight(sizes[:2], u, sigma, v):
+            w, kept = native.weight(u, sigma, v, sizes)
+            ctx.save_for_backward(u, sigma, v, kept)
+            return w
         z, scale, gram, cross, left, right = _pieces(unpack_both(u, v, *sizes), _column(sigma, sizes))
         if sizes.p != sizes.q:
             left, right = left[..., : sizes.p, :], right[..., : sizes.q, :]
         ctx.save_for_backward(u, sigma, v, z, scale, gram, cross, left, right)
-        ctx.sizes, ctx.whole = sizes, whole
         if not whole:
             return left, right
         w = -left @ right.mT
@@ -188,7 +193,7 @@ class _LowRank(torch.autograd.Function):
     @staticmethod
     @without_autocast
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        u, sigma, v, z, scale, gram, cross, left, right = ctx.saved_tensors
+        u, sigma, v, *kept = ctx.saved_tensors
         sizes, needs = ctx.sizes, ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # of higher order: the kept pieces have no graph, so compute anew
             outputs = [_plain_weight(u, sigma, v, sizes)] if ctx.whole else _plain_factors(u, sigma, v, sizes)
@@ -196,6 +201,9 @@ class _LowRank(torch.autograd.Function):
             found = iter(torch.autograd.grad(outputs, needed, grads, create_graph=True))
             return (*(next(found) if need else None for need in needs), None, None)
 
+        if len(kept) == 1:
+            return (*native.weight_gradients(grads[0], u, sigma, v, kept[0], sizes), None, None)
+        z, scale, gram, cross, left, right = kept
         n, m = z.shape[-2:]
         if ctx.whole:
             minus_d_left, minus_d_right = grads[0] @ right, grads[0].mT @ left

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from spectral_param import fitting
-from spectral_param.factorization import packed_product, packed_weight, svd_weight
+from spectral_param import fitting, native
+from spectral_param.factorization import is_low_rank, packed_product, packed_weight, svd_weight
 from spectral_param.frozen import kept_columns, stands_still, turned
 from spectral_param.householder import normalized
 from spectral_param.low_rank import Sizes, low_rank_factors
@@ -158,6 +158,8 @@ class SVDParametrization(nn.Module):
         """Whether :meth:`product` of so many vectors is less work in a training step than to build W first."""
         if self.is_kept:
             return 2 * max(self.reflectors) <= min(self.shape) or vectors < 2 * min(self.shape)
+        if is_low_rank(self.sizes) and native.fits_weight(self.shape, *self.factors):
+            return False
         return is_less_work(self.sizes, vectors)
 
     def right_inverse(self, weight: Tensor) -> list[Tensor]:
@@ -200,6 +202,13 @@ class SVDParametrization(nn.Module):
         """The trained tensors as they stand: packed U, raw σ, packed V, of which some may be missing."""
         held = self.__dict__["held_in"]
         return tuple(getattr(held, f"original{i}") for i in range(held.ntensors))
+
+    @property
+    def trained_parts(self) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """Packed reflectors of U, raw σ, and packed reflectors of V as they stand; raw σ empty where not trained."""
+        factors = self.factors
+        u, raw, v = (factors[place] if place >= 0 else None for place in self._places)
+        return u, self._untrained(factors[0]) if raw is None else raw, v
 
     @property
     def sigma(self) -> Tensor:
@@ -298,8 +307,11 @@ class SVDParametrization(nn.Module):
 
     def _sigma(self, factors: Sequence[Tensor]) -> Tensor:
         place = self._places[1]
-        raw = factors[place] if place >= 0 else factors[0].new_empty(*self._lead, min(self.shape))
-        return self.sigma_map(_wide(raw))
+        return self.sigma_map(_wide(factors[place] if place >= 0 else self._untrained(factors[0])))
+
+    def _untrained(self, like: Tensor) -> Tensor:
+        """What the map of a σ that is not trained takes, to see its shape."""
+        return like.new_empty(*self._lead, min(self.shape))
 
     def _pack(self, factors: fitting.Factors, like: Tensor) -> list[Tensor]:
         u, sigma, v = (f if self.chunks > 1 else f[0] for f in factors)

@@ -6,10 +6,11 @@ some sixty operations one by one, and sixty batched ones together.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,7 @@ from spectral_param.householder import traced_or_transformed
 from spectral_param.low_rank import Sizes
 from spectral_param.parametrization import SVDParametrization
 from spectral_param.precision import without_autocast
-
-Factors = tuple[Tensor | None, Tensor, Tensor | None]
+from spectral_param.sigma import SigmaMap
 
 
 @contextmanager
@@ -31,9 +31,9 @@ def together(model: nn.Module) -> Iterator[None]:
     To be put around the forward of a training step. It is :func:`torch.nn.utils.parametrize.cached`, filled beforehand:
     the weights are those at the start, so that no optimizer may step within; copies made within have weights of their
     own; a layer that is not used gets no gradient; nothing is left behind, whatever happens within. Weights that have
-    no equal, that another parametrization stands on, that hooks listen to, in blocks or on shards are evaluated as
-    ever, once. Layers build W then, also those with ``matrix_free``. Under a compiler or a transform of ``torch.func``
-    it does nothing.
+    no equal (in shape, reflectors and σ map), that another parametrization stands on, that hooks listen to, in blocks
+    or on shards are evaluated as ever, once. Layers build W then, also those with ``matrix_free``. Under a compiler or
+    a transform of ``torch.func`` it does nothing.
 
     Args:
         model: any module.
@@ -56,23 +56,31 @@ def together(model: nn.Module) -> Iterator[None]:
     with parametrize.cached():
         for group in _groups(model):
             if len(group) > 1:
-                names, parametrizations = zip(*group, strict=True)
-                weights = _evaluate([p.packed for p in parametrizations], parametrizations[0].sizes)
-                for name, p, weight in zip(names, parametrizations, weights, strict=True):
+                first = group[0].parametrization
+                factors = [factor for one in group for factor in one.factors]
+                weights = _Together.apply(first.sizes, first.sigma_map, *factors)
+                for (name, p, _), weight in zip(group, weights, strict=True):
                     parametrize._cache.setdefault(name, p.matrices.to_weight(weight).to(p.dtype))
         yield
 
 
-def _groups(model: nn.Module) -> list[list[tuple[tuple[int, str], SVDParametrization]]]:
-    """The weights that can be built side by side, each with its name in torch's cache."""
+class _Weight(NamedTuple):
+    name: tuple[int, str]  # in torch's cache
+    parametrization: SVDParametrization
+    factors: tuple[Tensor | None, Tensor, Tensor | None]
+
+
+def _groups(model: nn.Module) -> list[list[_Weight]]:
+    """The weights that can be built side by side."""
     groups = defaultdict(list)
     for module in model.modules():
         lists: Any = module._modules.get("parametrizations")
         for name, held in lists.items() if parametrize.is_parametrized(module) else ():
             if _stands_alone(held):
                 p: Any = held[0]
-                kind = [(f.dtype, f.device, f.requires_grad) for f in p.factors]
-                groups[(p.sizes, p.sigma_map.trained, *kind)].append(((id(module), name), p))
+                factors = p.trained_parts
+                kind = [f if f is None else (f.dtype, f.device, f.requires_grad) for f in factors]
+                groups[(p.sizes, _kind(p.sigma_map), *kind)].append(_Weight((id(module), name), p, factors))
     return list(groups.values())
 
 
@@ -80,52 +88,60 @@ def _stands_alone(held: Any) -> bool:
     p: Any = held[0]
     if len(held) > 1 or not isinstance(p, SVDParametrization) or p.chunks > 1:
         return False
-    listened_to = any(module._forward_hooks or module._forward_pre_hooks for module in (held, p))
+    listened_to = any(m._forward_hooks or m._forward_pre_hooks for m in (held, p, p.sigma_map))
     plain = all(type(f) in (Tensor, nn.Parameter) and f.dtype.itemsize >= 4 for f in p.factors)
     return plain and not listened_to and not p.is_kept
 
 
-def _evaluate(each: Sequence[Factors], sizes: Sizes) -> Sequence[Tensor]:
-    flat = [f for factors in each for f in factors]
-    return _Together.apply(sizes, *flat)
+def _kind(sigma_map: SigmaMap) -> Hashable:
+    """Equal for maps that are equal, which are elementwise; one with tensors of its own is like no other."""
+    own = frozenset((name, value) for name, value in vars(sigma_map).items() if name not in _OF_EVERY_MODULE)
+    has_tensors = bool(sigma_map._parameters or sigma_map._buffers or sigma_map._modules)
+    return id(sigma_map) if has_tensors else (type(sigma_map), own)
+
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 class _Together(torch.autograd.Function):
-    """Each W from its (u, σ, v), by one call on their stacks; no gradient for what has not been used."""
+    """Each W from its (u, raw σ, v), by one call on their stacks; no gradient for what has not been used."""
 
     @staticmethod
-    def forward(ctx: Any, sizes: Sizes, *flat: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, sizes: Sizes, sigma_map: SigmaMap, *flat: Tensor | None) -> tuple[Tensor, ...]:
         ctx.save_for_backward(*flat)
         ctx.set_materialize_grads(False)
-        ctx.sizes = sizes
-        u, sigma, v = ctx.stacks = [_stacked(flat[i::3]) for i in range(3)]
-        assert sigma is not None
+        ctx.build = build = functools.partial(_build, sizes, sigma_map)
+        ctx.stacks = [_stacked(flat[i::3]) for i in range(3)]
         device = next(f.device.type for f in flat if f is not None)
         with torch.autocast(device, enabled=False), torch.enable_grad():
             for i, stack in enumerate(ctx.stacks):
-                if stack is not None and ctx.needs_input_grad[1 + i]:
+                if stack is not None and ctx.needs_input_grad[2 + i]:
                     stack.requires_grad_()
-            ctx.weights = packed_weight(u, sigma, v, sizes)
+            ctx.weights = build(*ctx.stacks)
         return ctx.weights.detach().unbind(0)
 
     @staticmethod
     @without_autocast
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        flat, needs = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        flat, needs = ctx.saved_tensors, ctx.needs_input_grad[2:]
         used = [g is not None for g in grads for _ in range(3)]
         needed = [f for f, need, use in zip(flat, needs, used, strict=True) if need and use]
         if torch.is_grad_enabled():  # of higher order: one by one, with a graph
             triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-            weights = [packed_weight(*f, ctx.sizes) for f, g in zip(triples, grads, strict=True) if g is not None]
+            weights = [ctx.build(*f) for f, g in zip(triples, grads, strict=True) if g is not None]
             one_by_one = torch.autograd.grad(weights, needed, [g for g in grads if g is not None], create_graph=True)
             rest = iter(one_by_one)
-            return (None, *(next(rest) if need and use else None for need, use in zip(needs, used, strict=True)))
+            return (None, None, *(next(rest) if need and use else None for need, use in zip(needs, used, strict=True)))
         stacks = [s for s in ctx.stacks if s is not None and s.requires_grad]
         whole = torch.stack([torch.zeros_like(ctx.weights[0]) if g is None else g for g in grads])
         found = iter(torch.autograd.grad(ctx.weights, stacks, whole, retain_graph=True))
         parts = [next(found).unbind(0) if s is not None and s.requires_grad else () for s in ctx.stacks]
         pairs = enumerate(zip(needs, used, strict=True))
-        return (None, *(parts[i % 3][i // 3] if need and use else None for i, (need, use) in pairs))
+        return (None, None, *(parts[i % 3][i // 3] if need and use else None for i, (need, use) in pairs))
+
+
+def _build(sizes: Sizes, sigma_map: SigmaMap, u: Tensor | None, raw: Tensor, v: Tensor | None) -> Tensor:
+    return packed_weight(u, sigma_map(raw), v, sizes)
 
 
 def _stacked(each: Sequence[Tensor | None]) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Compiling ``scan.cpp`` once into a cache folder, and loading it."""
+"""Compiling the C++ sources beside this file once into a cache folder, and loading them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("scan.cpp")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("scan.cpp", "low_rank.cpp"))
+HEADERS = (Path(__file__).with_name("tile.h"),)
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fno-math-errno", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
 _loaded: list[ctypes.CDLL] = []
 
 
 def build(folder: str | os.PathLike[str] | None = None) -> Path:
-    """Compiles the native scan, if it is not there from an earlier call, and uses it in this process from now on.
+    """Compiles the native forms, if they are not there from an earlier call, and uses them in this process from now on.
 
-    Recurrent layers then take it in float32 on the CPU where their size is a multiple of 16; results change by rounding
-    alone. Needs a C++ compiler (``CXX``, or ``c++``) of gcc's or clang's kind, and some seconds the first time.
+    In float32 on the CPU, recurrent layers then take the native scan where their size is a multiple of 16, and weights
+    with at most half as many reflectors a side as σ are built natively where both sides are multiples of 16 up to 256;
+    results change by rounding alone. Needs a C++ compiler (``CXX``, or ``c++``) of gcc's or clang's kind, and some
+    seconds the first time.
 
     Args:
         folder: where to keep it; ``None``: ``spectral_param`` in the user's cache folder.
@@ -37,7 +40,7 @@ def build(folder: str | os.PathLike[str] | None = None) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "spectral_param"
     target = Path(folder) if folder is not None else cache
     compiler = os.environ.get("CXX", "c++")
-    path = target / f"scan-{_fingerprint(compiler)}.so"
+    path = target / f"native-{_fingerprint(compiler)}.so"
     if not path.exists():
         target.mkdir(parents=True, exist_ok=True)
         _compile(compiler, path)
@@ -65,8 +68,9 @@ def _compile(compiler: str, path: Path) -> None:
     """Into a file of another name first, so that no process ever finds half a library."""
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch) / path.name
+        command = [compiler, *FLAGS, *map(str, SOURCES), "-o", str(made)]
         try:
-            found = subprocess.run([compiler, *FLAGS, str(SOURCE), "-o", str(made)], capture_output=True, text=True)
+            found = subprocess.run(command, capture_output=True, text=True)
         except OSError as error:
             raise RuntimeError(f"build: expected a C++ compiler at {compiler!r}: {error}.") from error
         if found.returncode:
@@ -79,5 +83,6 @@ def _fingerprint(compiler: str) -> str:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     processor = "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
-    parts = (SOURCE.read_text(), " ".join(FLAGS), compiler, platform.platform(), platform.machine(), processor)
+    sources = [path.read_text() for path in (*SOURCES, *HEADERS)]
+    parts = (*sources, " ".join(FLAGS), compiler, platform.platform(), platform.machine(), processor)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

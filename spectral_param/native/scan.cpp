@@ -7,17 +7,13 @@
 #include <thread>
 #include <vector>
 
+#include "tile.h"
+
 namespace {
 
-typedef float V __attribute__((vector_size(64), aligned(4)));
 typedef int32_t I __attribute__((vector_size(64), aligned(4)));
-constexpr int64_t LANES = 16, WIDE = 4;
 
 enum Phi { TANH = 0, RELU = 1, LEAKY = 2 };
-
-inline V load(const float* p) { return *reinterpret_cast<const V*>(p); }
-inline void store(float* p, V x) { *reinterpret_cast<V*>(p) = x; }
-inline V all(float x) { return V{} + x; }
 
 // exp(x) for |x| <= 18, by x = n log 2 + r
 inline V exponential(V x) {
@@ -55,20 +51,6 @@ inline V through(V grad, V h, float slope) {
   if (PHI == TANH) return grad * (1.f - h * h);
   if (PHI == RELU) return h <= 0.f ? all(0.f) : grad;
   return h > 0.f ? grad : grad * slope;
-}
-
-// tile[i][j] += sum over k of a[i * row + k * step] b[k * line + 16 j]
-template <int R, int C>
-inline void multiply(V (&tile)[R][C], const float* a, int64_t row, int64_t step, const float* b, int64_t line,
-                     int64_t depth) {
-  for (int64_t k = 0; k < depth; k++) {
-    V right[C];
-    for (int j = 0; j < C; j++) right[j] = load(b + k * line + LANES * j);
-    for (int i = 0; i < R; i++) {
-      const V left = all(a[i * row + k * step]);
-      for (int j = 0; j < C; j++) tile[i][j] += left * right[j];
-    }
-  }
 }
 
 struct Step {

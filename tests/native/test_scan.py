@@ -13,22 +13,6 @@ from tests.reference import relative
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Compiled once for all tests here."""
-    cache = tmp_path_factory.mktemp("cache")
-    path = library.build(cache)
-    library._loaded.clear()
-    return path
-
-
-@pytest.fixture
-def _native(folder):
-    library.build(folder.parent)
-    yield
-    library._loaded.clear()
-
-
 def inputs(steps, batch, n, dtype=torch.float64):
     shapes = ((steps, batch, 3), (batch, n), (n, 3), (n, n), (n,))
     tensors = [torch.randn(s, dtype=torch.float64) for s in shapes]

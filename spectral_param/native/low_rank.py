@@ -1,0 +1,57 @@
+"""The compiled low-rank weight on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import c_int64, c_void_p
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from spectral_param.native.library import is_loaded, library
+
+LANES = 16
+LARGEST = 256
+"""Beyond, the products of torch make up for what it costs to call them, above all on several threads."""
+
+
+def fits_weight(sides: Sequence[int], *tensors: Tensor) -> bool:
+    """Whether the native weight is there and made for such factors of a block with these sides."""
+    if not is_loaded() or any(n % LANES or n > LARGEST for n in sides):
+        return False
+    return all(type(t) in (Tensor, Parameter) and t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+
+
+def weight(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """W, (…, p, q), and what :func:`weight_gradients` wants to have of it."""
+    p, q, m1, m2 = sizes
+    u, sigma, v = u.contiguous(), sigma.contiguous(), v.contiguous()
+    lead = sigma.shape[:-1]
+    w = sigma.new_empty(*lead, p, q)
+    kept = sigma.new_empty(*lead, (m1 + m2) * (p + q + 1) + m1 * _filled(m1) + (m1 + m2) * _filled(m2))
+    library().low_rank_forward(*_at(u, sigma, v, w, kept), *_numbers(lead.numel(), *sizes))
+    return w, kept
+
+
+def weight_gradients(
+    grad: Tensor, u: Tensor, sigma: Tensor, v: Tensor, kept: Tensor, sizes: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients by packed U, σ and packed V from that by W."""
+    grad, sigma = grad.contiguous(), sigma.contiguous()
+    d_u, d_sigma, d_v = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, sigma, v))
+    count = sigma.shape[:-1].numel()
+    library().low_rank_backward(*_at(grad, sigma, kept, d_u, d_sigma, d_v), *_numbers(count, *sizes))
+    return d_u, d_sigma, d_v
+
+
+def _filled(m: int) -> int:
+    return -(-m // LANES) * LANES
+
+
+def _at(*tensors: Tensor) -> list[c_void_p]:
+    return [c_void_p(t.data_ptr()) for t in tensors]
+
+
+def _numbers(*numbers: int) -> list[c_int64]:
+    return [c_int64(number) for number in numbers]
