@@ -30,7 +30,7 @@ def weight(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int]) -> tuple[T
     lead = sigma.shape[:-1]
     w = sigma.new_empty(*lead, p, q)
     kept = sigma.new_empty(*lead, (m1 + m2) * (p + q + 1) + m1 * _filled(m1) + (m1 + m2) * _filled(m2))
-    library().low_rank_forward(*_at(u, sigma, v, w, kept), *_numbers(lead.numel(), *sizes))
+    _call("low_rank_forward", (u, sigma, v, w, kept), (lead.numel(), *sizes))
     return w, kept
 
 
@@ -41,7 +41,7 @@ def weight_gradients(
     grad, sigma = grad.contiguous(), sigma.contiguous()
     d_u, d_sigma, d_v = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, sigma, v))
     count = sigma.shape[:-1].numel()
-    library().low_rank_backward(*_at(grad, sigma, kept, d_u, d_sigma, d_v), *_numbers(count, *sizes))
+    _call("low_rank_backward", (grad, sigma, kept, d_u, d_sigma, d_v), (count, *sizes))
     return d_u, d_sigma, d_v
 
 
@@ -49,9 +49,8 @@ def _filled(m: int) -> int:
     return -(-m // LANES) * LANES
 
 
-def _at(*tensors: Tensor) -> list[c_void_p]:
-    return [c_void_p(t.data_ptr()) for t in tensors]
-
-
-def _numbers(*numbers: int) -> list[c_int64]:
-    return [c_int64(number) for number in numbers]
+def _call(name: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> None:
+    function = getattr(library(), name)
+    if function.argtypes is None:
+        function.argtypes = [c_void_p] * len(tensors) + [c_int64] * len(numbers)
+    function(*(tensor.data_ptr() for tensor in tensors), *numbers)

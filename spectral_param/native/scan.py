@@ -11,9 +11,9 @@ from spectral_param.native.library import is_loaded, library
 from spectral_param.scan.activation import NONLINEARITIES
 
 
-def fits(states: Tensor) -> bool:
-    """Whether the native scan is there and made for such states, (T + 1, B, n)."""
-    plain = states.dtype == torch.float32 and states.device.type == "cpu"
+def fits(states: Tensor, *others: Tensor) -> bool:
+    """Whether the native scan is there and made for such states, (T + 1, B, n), and what goes with them."""
+    plain = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (states, *others))
     return is_loaded() and plain and states.shape[-1] % 16 == 0 and states.numel() > 0
 
 

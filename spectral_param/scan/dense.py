@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from spectral_param import native
 from spectral_param.householder import traced_or_transformed
 from spectral_param.precision import autocast_is_on, without_autocast
+from spectral_param.scan import triton_scan
 from spectral_param.scan.activation import activate, activate_, check_activation, through_activation
 from spectral_param.scan.recording import differentiable_gradients, projected_states
 
@@ -109,8 +110,10 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         steps = len(x)
         states = projected_states(x, h0, m, b)
-        if native.fits(states):
+        if native.fits(states, w):
             native.forward_(states, w, nonlinearity, slope)
+        elif triton_scan.fits(states, w):
+            triton_scan.forward_(states, w, nonlinearity, slope)
         else:
             _fill_states(states, w, nonlinearity, slope)
         ctx.save_for_backward(x, h0, m, w, b, states)
@@ -136,8 +139,10 @@ class _Scan(torch.autograd.Function):
         if grad_states is not None:
             grad += grad_states[-1]
         through_activation(grad, h[steps], ctx.nonlinearity, ctx.slope, out=d[steps - 1])
-        if native.fits(states):
+        if native.fits(states, w):
             native.backward_(deltas, states, w, grad_states, ctx.nonlinearity, ctx.slope)
+        elif triton_scan.fits(states, w):
+            triton_scan.backward_(deltas, states, w, grad_states, ctx.nonlinearity, ctx.slope)
         else:
             for t in reversed(range(steps - 1)):
                 if grad_states is None:
@@ -165,4 +170,4 @@ def _fill_states(states: Tensor, w: Tensor, nonlinearity: str, slope: float) -> 
 
 
 def _summed_outer_products(d: Tensor, h: Tensor) -> Tensor:
-    return native.summed_outer_products(d, h) if native.fits(d) else d.mT @ h
+    return native.summed_outer_products(d, h) if native.fits(d, h) else d.mT @ h

@@ -57,6 +57,7 @@ def test_only_what_it_is_made_for(monkeypatch):
     assert native.fits(torch.zeros(2, 3, 32))
     assert not native.fits(torch.zeros(2, 3, 30))
     assert not native.fits(torch.zeros(2, 3, 32, dtype=torch.float64))
+    assert not native.fits(torch.zeros(2, 3, 32), torch.zeros(32, 32, dtype=torch.float64))
     rnn, calls = SpectralRNN(2, 32), []
     forward_ = dense.native.forward_
     monkeypatch.setattr(dense.native, "forward_", lambda *args: (calls.append(1), forward_(*args)))
