@@ -20,6 +20,8 @@ TABLES = {
     "kept": ("recurrent", KEEP),
     "native": ("native", {}),
     "deep": ("deep", {}),
+    "native-weights": ("native_weights", {}),
+    "threads": ("threads", {}),
     "overhead": ("overhead", {}),
     "memory": ("memory", {}),
 }

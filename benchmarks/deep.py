@@ -32,10 +32,10 @@ def measure(quick: bool) -> Table:
         "network; layer by layer, and with the weights built `together`.",
         ["", "ratio", "ms"],
     )
-    steps = {"plain": _step(network(), nullcontext)}
+    steps = {"plain": training_step(network(), nullcontext)}
     for name, m in (("m = 16", 16), ("m = n", WIDTH)):
-        steps[f"{name}, together"] = _step(network(m), together)
-        steps[f"{name}, layer by layer"] = _step(network(m), nullcontext)
+        steps[f"{name}, together"] = training_step(network(m), together)
+        steps[f"{name}, layer by layer"] = training_step(network(m), nullcontext)
     race = Race(steps, seconds=3 if quick else 20)
     for name in steps:
         ratio = race.ratio(name, "plain")
@@ -44,7 +44,9 @@ def measure(quick: bool) -> Table:
     return table
 
 
-def _step(model: nn.Module, around: Callable[[nn.Module], AbstractContextManager[object]]) -> Callable[[], object]:
+def training_step(
+    model: nn.Module, around: Callable[[nn.Module], AbstractContextManager[object]]
+) -> Callable[[], object]:
     x, y = torch.randn(BATCH, 784), torch.randint(10, (BATCH,))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 

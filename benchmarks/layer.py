@@ -9,13 +9,15 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from benchmarks import fasth, one_by_one
+from benchmarks.peers import HAS_TORCH_HOUSEHOLDER, MISSING, ReflectorLinear, torch_householder
 from benchmarks.race import Race
 from benchmarks.table import Table
 from spectral_param import register_svd_parametrization
 from spectral_param.nn import SVDLinear
 
 BATCH = 128
-LARGEST = {"orthogonal": 512, "geotorch": 512}  # of the slow ones
+SLOW = ("orthogonal", "geotorch", "torch-householder", "Algorithms 1–3, m = n", "FastH, m = n")  # up to n = 512
 
 
 def svd(n: int, m: int, matrix_free: bool | None) -> nn.Module:
@@ -46,10 +48,15 @@ LAYERS: dict[str, Callable[[int], nn.Module]] = {
     "m = n": lambda n: svd(n, n, None),
     "m = n, with W": lambda n: svd(n, n, False),
     "SVDLinear, m = 16": lambda n: SVDLinear(n, n, reflectors=16),
+    "Algorithms 1–3, m = 16": lambda n: ReflectorLinear(n, 16, one_by_one.turned),
+    "Algorithms 1–3, m = n": lambda n: ReflectorLinear(n, n, one_by_one.turned),
+    "FastH, m = 16": lambda n: ReflectorLinear(n, 16, fasth.turned),
+    "FastH, m = n": lambda n: ReflectorLinear(n, n, fasth.turned),
     "torch spectral_norm": lambda n: parametrizations.spectral_norm(nn.Linear(n, n)),
     "torch orthogonal, cayley": orthogonal("cayley"),
     "torch orthogonal, matrix_exp": orthogonal("matrix_exp"),
     "torch orthogonal, householder": orthogonal("householder"),
+    "torch-householder": lambda n: torch_householder(nn.Linear(n, n)),
     "geotorch orthogonal": geo("orthogonal"),
     "geotorch almost_orthogonal": geo("almost_orthogonal", lam=0.1),
     "geotorch low_rank, r = 16": geo("low_rank", rank=16),
@@ -62,13 +69,15 @@ def measure(quick: bool) -> Table:
     table = Table(
         "A linear layer",
         f"A training step of an n×n layer on {BATCH} vectors, with the gradient of the input, over that of a plain "
-        "`nn.Linear`. Where nothing else is said, the layer chooses itself whether to build W. Torch's `orthogonal` "
-        "and geotorch's have one orthogonal matrix, ours and `low_rank`, `fixed_rank`, `almost_orthogonal` two.",
+        "`nn.Linear`. Where nothing else is said, the layer chooses itself whether to build W. Algorithms 1–3 of "
+        "the paper and FastH are written in torch for this comparison, and applied to the vectors. Torch's and "
+        "geotorch's `orthogonal` and torch-householder have one orthogonal matrix, `spectral_norm` none, others two."
+        f"{MISSING}",
         ["", *(f"n = {n}" for n in sizes)],
     )
     cells = {name: [""] * len(sizes) for name in LAYERS}
     for i, n in enumerate(sizes):
-        candidates = {name: _step(make(n), n) for name, make in LAYERS.items() if _in_reach(name, n)}
+        candidates = {name: training_step(make(n), n) for name, make in LAYERS.items() if _in_reach(name, n)}
         race = Race(candidates, seconds=2 if quick else 12, rounds=3)
         for name in candidates:
             ratio = race.ratio(name, "nn.Linear")
@@ -80,16 +89,18 @@ def measure(quick: bool) -> Table:
             for other in ("torch orthogonal, householder", "geotorch almost_orthogonal"):
                 table.figures[f"m = n over {other}"] = race.ratio("m = n", other)
                 table.figures[f"m = n, with W over {other}"] = race.ratio("m = n, with W", other)
-    table.rows = [[name, *row] for name, row in cells.items()]
+    table.rows = [[name, *row] for name, row in cells.items() if any(row)]
     return table
 
 
 def _in_reach(name: str, n: int) -> bool:
-    slow = any(word in name and n > most for word, most in LARGEST.items())
+    if name == "torch-householder" and not HAS_TORCH_HOUSEHOLDER:
+        return False
+    slow = n > 512 and any(word in name for word in SLOW)
     return not slow and not (n > 1024 and name in ("m = n, with W", "m = n/4, with W"))
 
 
-def _step(layer: nn.Module, n: int) -> Callable[[], object]:
+def training_step(layer: nn.Module, n: int) -> Callable[[], object]:
     x, cotangent = torch.randn(BATCH, n, requires_grad=True), torch.randn(BATCH, n)
     optimizer = torch.optim.SGD(layer.parameters(), lr=1e-4)
 

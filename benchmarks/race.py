@@ -1,7 +1,7 @@
 """Timing side by side: all candidates in each round, in random order, so that what disturbs one disturbs all.
 
-One thread, and the processor time of that thread: other work on the machine then costs little. Medians, and medians of
-the ratios within a round.
+One thread, and the processor time of that thread: other work on the machine then costs little. Several threads, and
+wall time, which asks for a quiet machine. Medians, and medians of the ratios within a round.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ class Race:
         candidates: functions of no argument, by name.
         seconds: about how long to go on.
         rounds: at least so many.
+        threads: how many torch uses; 1: processor time is taken, more: wall time.
     """
 
-    def __init__(self, candidates: Mapping[str, Callable[[], object]], seconds: float, rounds: int = 3) -> None:
-        torch.set_num_threads(1)
+    def __init__(
+        self, candidates: Mapping[str, Callable[[], object]], seconds: float, rounds: int = 3, threads: int = 1
+    ) -> None:
+        torch.set_num_threads(threads)
+        self._clock = time.thread_time if threads == 1 else time.perf_counter
         self.times: dict[str, list[float]] = {name: [] for name in candidates}
         for call in candidates.values():
             call()
-        short = {name: _time(call) < SHORT for name, call in candidates.items()}
+        short = {name: self._time(call) < SHORT for name, call in candidates.items()}
         order, shuffle = list(candidates), random.Random(0).shuffle
         end = time.perf_counter() + seconds
         while time.perf_counter() < end or len(self.times[order[0]]) < rounds:
@@ -38,7 +42,7 @@ class Race:
             for name in order:
                 if short[name]:
                     candidates[name]()
-                self.times[name].append(_time(candidates[name]))
+                self.times[name].append(self._time(candidates[name]))
 
     def seconds(self, name: str) -> float:
         """The median."""
@@ -49,11 +53,10 @@ class Race:
         pairs = zip(self.times[name], self.times[reference], strict=True)
         return statistics.median(a / b for a, b in pairs)
 
-
-def _time(call: Callable[[], object]) -> float:
-    start = time.thread_time()
-    call()
-    return time.thread_time() - start
+    def _time(self, call: Callable[[], object]) -> float:
+        start = self._clock()
+        call()
+        return self._clock() - start
 
 
 def gemm_rate(size: int = 1024) -> float:

@@ -38,6 +38,9 @@ TARGETS = (
     ("the same, m = n", "overhead", "σ alone, m = n", 1.5),
     ("one evaluation, n = 128, m = 32, ms", "weight", "ms n=128 m=32", 0.25),
     ("one evaluation, n = 128, m = 16, ms", "weight", "ms n=128 m=16", 0.25),
+    ("the same, native, m = 32", "native-weights", "ms n=128 m=32", 0.15),
+    ("the same, native, m = 16", "native-weights", "ms n=128 m=16", 0.15),
+    ("30 layers of 128, m = 16, native, over the plain network", "native-weights", "m = 16, together", 1.5),
     ("import spectral_param after torch, s", "overhead", "import", 0.1),
 )
 

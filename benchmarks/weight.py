@@ -8,18 +8,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from benchmarks import fasth, one_by_one
+from benchmarks.peers import HAS_TORCH_HOUSEHOLDER, MISSING, ReflectorWeight, torch_householder
 from benchmarks.race import Race, gemm_rate
 from benchmarks.table import Table
 from spectral_param import register_svd_parametrization
+
+COLUMNS = ("ours", "Algorithms 1–3", "FastH", "torch orthogonal (householder)", "torch-householder")
 
 
 def measure(quick: bool) -> Table:
     table = Table(
         "Building W",
         "One evaluation of an n×n weight, forward and backward, float32: the weight read from the module, in ms. "
-        "Torch's `orthogonal` builds one orthogonal matrix, ours two and σ. The fraction is that of the rate of "
-        "`torch.mm` in the same run that counts the operations of the blocked form, (10/3 + 25/3) n³.",
-        ["n", "m", "ours", "reflectors one by one", "torch orthogonal (householder)", "of the rate of torch.mm"],
+        "Algorithms 1–3 of the paper and FastH are written in torch for this comparison, with their own gradients. "
+        "Torch's `orthogonal` and torch-householder build one orthogonal matrix, the others two and σ. The fraction is "
+        "that of the rate of `torch.mm` in the same run that counts the operations of the blocked form, "
+        f"(10/3 + 25/3) n³.{MISSING}",
+        ["n", "m", *COLUMNS, "of the rate of torch.mm"],
     )
     sizes = (32, 128, 512) if quick else (32, 128, 512, 1024, 2048)
     for n in sizes:
@@ -31,17 +37,9 @@ def measure(quick: bool) -> Table:
 
 def _row(table: Table, n: int, m: int, quick: bool) -> None:
     cotangent = torch.randn(n, n)
-    ours = register_svd_parametrization(nn.Linear(n, n, bias=False), reflectors=m, init="orthogonal")
-    candidates = {"ours": _evaluation(ours, cotangent)}
-    if n * m <= 128 * 128:
-        candidates["one by one"] = _one_by_one(n, m, cotangent)
-    if m == n and n <= 512:
-        other = parametrizations.orthogonal(nn.Linear(n, n, bias=False), orthogonal_map="householder")
-        candidates["torch"] = _evaluation(other, cotangent)
+    candidates = {name: evaluation(make(), cotangent) for name, make in _builders(n, m).items()}
     race = Race(candidates, seconds=0.4 if quick else 1.5)
-    cells = [
-        f"{1e3 * race.seconds(name):.2f}" if name in candidates else "" for name in ("ours", "one by one", "torch")
-    ]
+    cells = [f"{1e3 * race.seconds(name):.2f}" if name in candidates else "" for name in COLUMNS]
     fraction = ""
     if m == n and n >= 128:
         share = (35 / 3) * n**3 / race.seconds("ours") / gemm_rate(min(n, 1024))
@@ -53,26 +51,33 @@ def _row(table: Table, n: int, m: int, quick: bool) -> None:
         table.point(f"m = {'n' if m == n else m}", n, race.seconds("ours"))
 
 
-def _evaluation(layer: nn.Module, cotangent: Tensor) -> Callable[[], object]:
+def _builders(n: int, m: int) -> dict[str, Callable[[], nn.Module]]:
+    """Modules that have or give the weight; the slow ones at small sizes only."""
+
+    def linear() -> nn.Module:
+        return nn.Linear(n, n, bias=False)
+
+    builders: dict[str, Callable[[], nn.Module]] = {
+        "ours": lambda: register_svd_parametrization(linear(), reflectors=m, init="orthogonal")
+    }
+    if n * m <= 128 * 128:
+        builders["Algorithms 1–3"] = lambda: ReflectorWeight(n, m, one_by_one.turned)
+        builders["FastH"] = lambda: ReflectorWeight(n, m, fasth.turned)
+    if m == n and n <= 512:
+        builders["torch orthogonal (householder)"] = lambda: parametrizations.orthogonal(
+            linear(), orthogonal_map="householder"
+        )
+        if HAS_TORCH_HOUSEHOLDER:
+            builders["torch-householder"] = lambda: torch_householder(linear())
+    return builders
+
+
+def evaluation(module: nn.Module, cotangent: Tensor) -> Callable[[], object]:
+    eye = torch.eye(len(cotangent))
+
     def evaluate() -> None:
-        layer.zero_grad()
-        layer.weight.backward(cotangent)
-
-    return evaluate
-
-
-def _one_by_one(n: int, m: int, cotangent: Tensor) -> Callable[[], object]:
-    """Algorithms 1 to 3 of the paper, by autograd."""
-    u, v = (torch.randn(n, m).tril().requires_grad_() for _ in range(2))
-    sigma = torch.ones(n, requires_grad=True)
-
-    def product(reflectors: Tensor, x: Tensor) -> Tensor:
-        for r in reversed(reflectors.unbind(1)):
-            x = x - torch.outer(2 * r / (r @ r), r @ x)
-        return x
-
-    def evaluate() -> None:
-        w = product(u, (product(v, torch.eye(n)) * sigma).mT)
-        torch.autograd.grad(w, (u, sigma, v), cotangent)
+        module.zero_grad()
+        weight = module(eye) if isinstance(module, ReflectorWeight) else module.weight
+        weight.backward(cotangent)
 
     return evaluate
