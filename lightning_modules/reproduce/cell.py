@@ -26,7 +26,7 @@ class GridCell:
         seed: seed of the run.
         task: class in ``lightning_modules``, and its arguments.
         data: class in ``datamodules``, and its arguments but ``root``.
-        trainer: arguments of the Trainer.
+        trainer: arguments of the Trainer; its callbacks as names in ``spectral_param.callbacks`` with arguments.
         monitor: what decides which epoch is tested.
         mode: "min" or "max", which of it is best.
         folder: the data's folder below the root of all data; None where data are generated.

@@ -61,17 +61,19 @@ def scores_by_setting(score: str, xlabel: str, ylabel: str, baseline: str | None
 
     def draw(results: Sequence[Result]) -> Figure:
         names = settings(results)
-        figure = Figure(figsize=(max(6.0, 0.5 * len(names) + 2), 4.0), layout="constrained")
+        figure = Figure(figsize=(max(6.0, 0.5 * len(names) + 2), 4.0 if line else 5.5), layout="constrained")
         panel = figure.subplots()
         for i, model in enumerate(models(results)):
             values = [_scores(results, model, name, score) for name in names]
             means = np.array([np.mean(v) if v else np.nan for v in values])
             spread = np.array([np.std(v) if v else np.nan for v in values])
-            panel.errorbar(range(len(names)), means, spread, color=f"C{i}", marker="o", ms=4, ls=line, label=model)
+            # a little aside where no line goes through, so that models do not hide each other
+            places = np.arange(len(names)) + (0.0 if line else 0.15 * (i - (len(models(results)) - 1) / 2))
+            panel.errorbar(places, means, spread, color=f"C{i}", marker="o", ms=4, ls=line, label=model)
         for i, name in enumerate(names):
             levels = [r.scores[baseline] for r in results if r.setting == name and baseline in r.scores]
             if levels:
-                panel.plot([i - 0.3, i + 0.3], [levels[0]] * 2, color="black", ls="--", lw=1, label="trivial answer")
+                panel.plot([i - 0.35, i + 0.35], [levels[0]] * 2, color="black", ls="--", lw=1, label="trivial answer")
         panel.set_xticks(range(len(names)), names, rotation=90 if len(names) > 8 else 0)
         panel.set(xlabel=xlabel, ylabel=ylabel)
         draw_legend(figure, [panel])

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_modules.reproduce.cell import GridCell
 from lightning_modules.reproduce.results import Result
-from spectral_param import svd_parametrizations
+from spectral_param import callbacks, svd_parametrizations
 from spectral_param.callbacks import GradientNormMonitor, SpectralMonitor
 from spectral_param.callbacks.recorder import versions
 
@@ -57,9 +57,11 @@ def train(cell: GridCell, root: Path) -> Result:
         gradients = GradientNormMonitor(times=TIMES, weights=(), max_readings=READINGS)
         margin = _margin_monitor(model)
         watching = [monitor for name, monitor in (("gradients", gradients), ("margin", margin)) if name in cell.watch]
+        options = {"accelerator": "auto", "devices": 1, **cell.trainer}
+        own = [getattr(callbacks, name)(**arguments) for name, arguments in options.pop("callbacks", ())]
         trainer = Trainer(
-            **{"accelerator": "auto", "devices": 1, **cell.trainer},
-            callbacks=[*watching, curves, best],
+            **options,
+            callbacks=[*own, *watching, curves, best],
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,

@@ -1,4 +1,4 @@
-"""The experiments of the paper and two beside them, by the word that names them on the command line."""
+"""The experiments of the paper and three beside them, by the word that names them on the command line."""
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments.adding import ADDING
@@ -8,7 +8,7 @@ from lightning_modules.reproduce.experiments.multi_label import MULTI_LABEL
 from lightning_modules.reproduce.experiments.pixel_mnist import PIXEL_MNIST
 from lightning_modules.reproduce.experiments.ptb import PTB
 from lightning_modules.reproduce.experiments.spectral_margin import SPECTRAL_MARGIN
-from lightning_modules.reproduce.experiments.studies import RADIUS, REFLECTOR_COUNT
+from lightning_modules.reproduce.experiments.studies import LENGTHS, RADIUS, REFLECTOR_COUNT
 from lightning_modules.reproduce.experiments.ucr import UCR
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -22,4 +22,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     "multi-label": MULTI_LABEL,
     "radius": RADIUS,
     "reflectors": REFLECTOR_COUNT,
+    "lengths": LENGTHS,
 }
