@@ -115,5 +115,5 @@ def raw_sigma(parametrization: SVDParametrization) -> Tensor | None:
         Parameter containing:
         tensor([1., 1.], requires_grad=True)
     """
-    place = parametrization._places[1]
+    place = parametrization.layout.places[1]
     return parametrization.factors[place] if place >= 0 else None

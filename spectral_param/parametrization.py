@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,20 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from spectral_param import fitting, native
-from spectral_param.factorization import is_low_rank, packed_product, packed_weight, svd_weight
+from spectral_param import clipping, fitting, native
+from spectral_param.differences import warn_of_differences
+from spectral_param.factorization import is_low_rank, packed_product, packed_weight
 from spectral_param.frozen import kept_columns, stands_still, turned
 from spectral_param.householder import normalized
+from spectral_param.layout import layout_of
 from spectral_param.low_rank import Sizes, low_rank_factors
 from spectral_param.matrices import Matrices
 from spectral_param.matrix_free import is_less_work
 from spectral_param.precision import autocast_is_on
 from spectral_param.shards import whole, write_
 from spectral_param.sigma import SigmaMap
-from spectral_param.sigma.level import beside, holds, said
-from spectral_param.trapezoid import pack, packed_size, unpack
-
-_APPROXIMATE = 1e-3  # relative error of a fit from which the user is told
+from spectral_param.trapezoid import pack, unpack
 
 
 class SVDParametrization(nn.Module):
@@ -41,6 +39,7 @@ class SVDParametrization(nn.Module):
         sigma_map: the σ map.
         init: how it starts, at registration and when the module's ``reset_parameters`` is called.
         matrix_free: whether an ``nn.Linear`` is applied without building W; ``None``: where that is less work.
+        layout: which trained tensors there are.
 
     Example:
         >>> from torch import nn
@@ -68,7 +67,7 @@ class SVDParametrization(nn.Module):
         self.init = init
         self.dtype = dtype
         self.matrix_free = matrix_free
-        self._places = _places(reflectors[0] > 0, sigma_map.trained, reflectors[1] > 0)
+        self.layout = layout_of(self.sizes, matrices.count, sigma_map.trained)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -105,14 +104,14 @@ class SVDParametrization(nn.Module):
         return (left * self._sigma(factors).unsqueeze(-2)) @ right.mT
 
     def _turns_stand_still(self, factors: Sequence[Tensor]) -> bool:
-        place_u, _, place_v = self._places
+        place_u, _, place_v = self.layout.places
         return all(stands_still(factors[place]) for place in (place_u, place_v) if place >= 0)
 
     def _kept_turns(self, factors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """U[:, :k] and V[:, :k], which are not trained."""
         k = min(self.shape)
         turns = []
-        for place, n, m in zip(self._places[::2], self.shape, self.reflectors, strict=True):
+        for place, n, m in zip(self.layout.places[::2], self.shape, self.reflectors, strict=True):
             if place < 0:
                 turns.append(torch.eye(n, k, device=factors[0].device, dtype=self._sigma(factors).dtype))
             else:
@@ -144,7 +143,7 @@ class SVDParametrization(nn.Module):
         if 2 * max(m1, m2) > k:
             left, right = self._kept_turns(factors)
             return ((x @ right) * sigma) @ left.mT
-        u, v = (factors[place] if place >= 0 else None for place in self._places[::2])
+        u, v = (factors[place] if place >= 0 else None for place in self.layout.places[::2])
         return turned(pad(turned(x, v, q, m2)[..., :k] * sigma, (0, p - k)), u, p, m1, transpose=True)
 
     def thin_factors(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -171,13 +170,13 @@ class SVDParametrization(nn.Module):
         self.check_weight(weight)
         blocks = self.matrices.of(weight.detach())
         factors = _stack([fitting.fit(block, *self.reflectors) for block in blocks])
-        self._warn_of_differences(blocks, factors)
+        warn_of_differences(blocks, factors, self.sizes, self.sigma_map)
         return self._pack(factors, like=weight)
 
     def starting_factors(self, weight: Tensor) -> list[Tensor]:
         """The trained tensors at registration: those of ``weight``, or random U and V around the map's start."""
         if weight.is_meta:  # shapes alone, for a checkpoint or reset_parameters to fill
-            return self._shaped_like_factors(weight)
+            return self.layout.empty(self._trained_dtype, weight.device)
         if self.init == "weight":
             return self.right_inverse(weight)
         start = torch.as_tensor(self.sigma_map.start, dtype=torch.float64, device="cpu")
@@ -206,9 +205,7 @@ class SVDParametrization(nn.Module):
     @property
     def trained_parts(self) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """Packed reflectors of U, raw σ, and packed reflectors of V as they stand; raw σ empty where not trained."""
-        factors = self.factors
-        u, raw, v = (factors[place] if place >= 0 else None for place in self._places)
-        return u, self._untrained(factors[0]) if raw is None else raw, v
+        return self.layout.parts(self.factors)
 
     @property
     def sigma(self) -> Tensor:
@@ -247,57 +244,33 @@ class SVDParametrization(nn.Module):
             ValueError: if no σ that the map can reach lies in there.
         """
         self.check_clip(low, high)
-        if not self.sigma_map.trained:
-            return
-        raw = self.factors[self._places[1]]
-        sigma = self._sigma(self.factors)
-        size = sigma.abs().clamp(low, high)
-        signed = size.copysign(sigma)
-        as_positive, as_negative = (beside(side, sigma) for side in self._reaches(low, high))
-        keeps_sign = torch.where(sigma.signbit(), as_negative, as_positive)
-        clipped = self.sigma_map.inverse(torch.where(keeps_sign.bool(), signed, -signed))
-        raw.copy_(torch.where(size == sigma.abs(), raw, clipped.to(raw.dtype)))
+        if self.sigma_map.trained:
+            raw = self.factors[self.layout.places[1]]
+            raw.copy_(clipping.clipped(self.sigma_map, raw, low, high))
 
     def check_clip(self, low: float, high: float) -> None:
         """Raises the error of :meth:`clip_`, changing nothing."""
-        if not 0 <= low <= high:
-            raise ValueError(f"min, max: expected 0 <= min <= max, got {low} and {high}.")
-        as_positive, as_negative = self._reaches(low, high)
-        if not holds(as_positive | as_negative):
-            reach = f"{said(self.sigma_map.low)} to {said(self.sigma_map.high)}"
-            some = "" if isinstance(self.sigma_map.low, float) else " for some σ"
-            raise ValueError(
-                f"min, max: {self.sigma_map} reaches σ from {reach}, none of them in [{low}, {high}]{some}."
-            )
-
-    def _reaches(self, low: float, high: float) -> tuple[bool | Tensor, bool | Tensor]:
-        """Whether σ can have a size in [low, high] as a positive number, and as a negative one; for each σ."""
-        return self.sigma_map.reaches(low, high), self.sigma_map.reaches(-high, -low)
+        clipping.check_clip(self.sigma_map, low, high)
 
     def freeze_all_but_(self, part: str) -> None:
         """Lets only ``"sigma"`` or only ``"reflectors"`` be trained; ``"all"`` freezes nothing."""
-        for place, name in zip(self._places, ("reflectors", "sigma", "reflectors"), strict=True):
+        for place, name in zip(self.layout.places, ("reflectors", "sigma", "reflectors"), strict=True):
             if place >= 0 and part not in ("all", name):
                 self.factors[place].requires_grad_(False)
 
     @torch.no_grad()
     def renormalize_(self) -> None:
         """Gives every reflector unit length, in place; W changes by rounding alone."""
-        for place, dense in ((self._places[0], self.u), (self._places[2], self.v)):
+        for place, dense in ((self.layout.places[0], self.u), (self.layout.places[2], self.v)):
             if dense is not None:
                 write_(self.factors[place], pack(normalized(dense)))
 
     # ------------------------------------------------------------------------------------- between factors and tensors
 
-    @property
-    def _lead(self) -> tuple[int, ...]:
-        return (self.chunks,) if self.chunks > 1 else ()
-
     def _packed(self, factors: Sequence[Tensor]) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """Packed reflectors of U, σ, and packed reflectors of V, in float32 or float64."""
-        place_u, _, place_v = self._places
-        u, v = (_wide(factors[place]) if place >= 0 else None for place in (place_u, place_v))
-        return u, self._sigma(factors), v
+        u, raw, v = self.layout.parts(factors)
+        return None if u is None else _wide(u), self.sigma_map(_wide(raw)), None if v is None else _wide(v)
 
     def _dense(self, factors: Sequence[Tensor]) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """Reflectors with their zeros, and σ, in float32 or float64."""
@@ -306,23 +279,19 @@ class SVDParametrization(nn.Module):
         return None if u is None else unpack(u, p, m1), sigma, None if v is None else unpack(v, q, m2)
 
     def _sigma(self, factors: Sequence[Tensor]) -> Tensor:
-        place = self._places[1]
-        return self.sigma_map(_wide(factors[place] if place >= 0 else self._untrained(factors[0])))
-
-    def _untrained(self, like: Tensor) -> Tensor:
-        """What the map of a σ that is not trained takes, to see its shape."""
-        return like.new_empty(*self._lead, min(self.shape))
+        return self.sigma_map(_wide(self.layout.parts(factors)[1]))
 
     def _pack(self, factors: fitting.Factors, like: Tensor) -> list[Tensor]:
-        u, sigma, v = (f if self.chunks > 1 else f[0] for f in factors)
-        raw = self.sigma_map.inverse(sigma)
-        dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
-        if "held_in" in self.__dict__:  # an assignment: as the factors are by now
-            dtype = self.factors[0].dtype
+        u, sigma, v = factors
+        raw = self.sigma_map.inverse(sigma if self.chunks > 1 else sigma[0]).view_as(sigma)
+        dtype = self.factors[0].dtype if "held_in" in self.__dict__ else self._trained_dtype  # as they are by now
         if not torch.isfinite(raw.to(dtype)).all():
             raise ValueError(f"weight: its singular values are too large for {dtype}.")
-        parts = [pack(u), raw, pack(v)]
-        return [part.to(like.device, dtype) for part, place in zip(parts, self._places, strict=True) if place >= 0]
+        return [part.to(like.device, dtype) for part in self.layout.pack(u, raw, v)]
+
+    @property
+    def _trained_dtype(self) -> torch.dtype:
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
 
     def _load_from_state_dict(self, *args: Any) -> None:
         """Takes note of factors, loaded just before, that were assigned in another dtype: W comes out in it."""
@@ -330,36 +299,6 @@ class SVDParametrization(nn.Module):
         dtype = self.factors[0].dtype
         if dtype.itemsize < 4 or (dtype == torch.float64) != (self.dtype == torch.float64):
             self.dtype = dtype
-
-    def _shaped_like_factors(self, weight: Tensor) -> list[Tensor]:
-        (p, q), (m1, m2) = self.shape, self.reflectors
-        sizes = packed_size(p, m1), min(p, q), packed_size(q, m2)
-        dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
-        return [
-            torch.empty(*self._lead, size, device=weight.device, dtype=dtype)
-            for size, place in zip(sizes, self._places, strict=True)
-            if place >= 0
-        ]
-
-    def _warn_of_differences(self, blocks: Tensor, factors: fitting.Factors) -> None:
-        u, sigma, v = factors
-        if min(self.reflectors) < min(self.shape):
-            near = svd_weight(u, sigma, v, *self.shape)
-            error = _relative_difference(near, blocks.to(near))
-            if error > _APPROXIMATE:
-                warnings.warn(
-                    f"reflectors={self.reflectors} of {min(self.shape)} turn U and V too little to meet the weight: "
-                    f"it changes by {error:.1%} in the Frobenius norm.",
-                    stacklevel=4,
-                )
-        moved = (self.sigma_map(self.sigma_map.inverse(sigma)) - sigma).abs()
-        count = int((moved > 1e-6 * sigma.abs().amax().clamp_min(1.0)).sum())
-        if count:
-            warnings.warn(
-                f"{self.sigma_map}: {count} of {sigma.numel()} σ of the weight lie outside its range "
-                f"and start inside it, moved by up to {moved.amax():.3g}.",
-                stacklevel=4,
-            )
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
         super()._apply(fn, recurse)
@@ -373,11 +312,6 @@ class SVDParametrization(nn.Module):
         return f"{blocks}{p}×{q}, reflectors=({m1}, {m2})"
 
 
-def _places(*present: bool) -> tuple[int, ...]:
-    """Where U, raw σ and V stand among the factors; -1 for what is not there."""
-    return tuple(sum(present[:i]) if here else -1 for i, here in enumerate(present))
-
-
 def _wide(factor: Tensor) -> Tensor:
     """In float32 where it is narrower."""
     return factor.float() if factor.dtype.itemsize < 4 else factor
@@ -386,9 +320,3 @@ def _wide(factor: Tensor) -> Tensor:
 def _stack(blocks: Sequence[fitting.Factors]) -> fitting.Factors:
     u, sigma, v = (torch.stack(parts) for parts in zip(*blocks, strict=True))
     return u, sigma, v
-
-
-def _relative_difference(near: Tensor, weight: Tensor) -> float:
-    scale = weight.abs().amax().clamp_min(torch.finfo(weight.dtype).tiny)
-    difference = torch.linalg.vector_norm((near - weight) / scale)
-    return (difference / torch.linalg.vector_norm(weight / scale).clamp_min(1e-300)).item()

@@ -39,7 +39,7 @@ def test_weight_and_factors(made, exponent, flip):
     assert (values - sigma).abs().max() <= tolerance * (1 + sigma.max())
 
     before = layer.weight.detach().clone()
-    places = (parametrization._places[0], parametrization._places[2])
+    places = (parametrization.layout.places[0], parametrization.layout.places[2])
     with torch.no_grad():
         for place in places:
             if place >= 0:
