@@ -16,7 +16,7 @@ from lightning_modules.reproduce.experiments import EXPERIMENTS
 from lightning_modules.reproduce.learning_rates import at_best_rates, trials
 from lightning_modules.reproduce.processes import train_all, usual_processes
 from lightning_modules.reproduce.report import markdown
-from lightning_modules.reproduce.results import read_result, result_path
+from lightning_modules.reproduce.results import Result, read_result, result_path
 
 INTERRUPTED = 130
 
@@ -51,7 +51,8 @@ def reproduce(words: Sequence[str]) -> None:
         failed += _train(cells, arguments.what, arguments, deadline, console)
     except KeyboardInterrupt:
         interrupted = True
-    path = write_report(arguments.what, experiment, cells, arguments.results, total)
+    results = [result for cell in cells if (result := read_result(arguments.results, cell)) is not None]
+    path = write_report(arguments.what, experiment, results, total, arguments.report or arguments.results)
     console.print(f"[bold]{path}[/bold], {path.with_suffix('.png')}")
     for cell in failed:
         console.print(f"failed: {result_path(arguments.results, cell).with_suffix('.error')}", style="red")
@@ -59,19 +60,17 @@ def reproduce(words: Sequence[str]) -> None:
         raise SystemExit(INTERRUPTED if interrupted else 1)
 
 
-def write_report(what: str, experiment: Experiment, cells: Sequence[GridCell], folder: Path, total: int) -> Path:
-    """Writes the table, ``WHAT.md``, and the figure, ``WHAT.png``, of the cells that have finished, of a ``total``.
+def write_report(what: str, experiment: Experiment, results: Sequence[Result], total: int, folder: Path) -> Path:
+    """Writes the table, ``WHAT.md``, and the figure, ``WHAT.png``, of what has finished of a ``total``.
 
     Returns:
         The path of the table.
     """
-    # by setting and model, as the cells of one seed are
-    results = [result for cell in cells if (result := read_result(folder, cell)) is not None]
     path = folder / f"{what}.md"
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(markdown(experiment, results, total - len(results)), encoding="utf8")
     if results:
-        experiment.draw(results).savefig(path.with_suffix(".png"), dpi=150)
+        experiment.draw(results).savefig(path.with_suffix(".png"), dpi=100)
     return path
 
 
@@ -127,8 +126,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spectral-param reproduce",
         description="Trains the grid of one of the paper's tables or figures. Finished runs are kept, one JSON file "
-        "each, and not trained again: after Ctrl-C the same command goes on. The report, WHAT.md and WHAT.png in the "
-        "folder of the results, sets the scores beside the paper's.",
+        "each, and not trained again: after Ctrl-C the same command goes on. The report, WHAT.md and WHAT.png, sets "
+        "the scores beside the paper's.",
     )
     parser.add_argument("what", metavar="WHAT", choices=EXPERIMENTS, help=", ".join(EXPERIMENTS))
     parser.add_argument("--quick", action="store_true", help="a small version, in minutes")
@@ -143,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
         "--data", type=Path, default=Path("data"), help="folder with mnist, ptb, ucr and multilabel (data)"
     )
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the results (results)")
+    parser.add_argument("--report", type=Path, help="folder of the table and the figure (that of the results)")
     return parser
 
 

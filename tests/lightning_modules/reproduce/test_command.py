@@ -113,6 +113,13 @@ def test_goes_on_where_it_stopped(small_adding, trained):
     assert "| 0.1500 ± 0.0707 | 0.1667 | 0.001 | 2 | 1.0 |" in table
 
 
+@pytest.mark.usefixtures("trained")
+def test_the_report_may_be_elsewhere(small_adding, tmp_path):
+    main(["reproduce", "adding", "--report", "docs"])
+    assert sorted(path.name for path in (tmp_path / "docs").iterdir()) == ["adding.md", "adding.png"]
+    assert not list(small_adding.glob("adding.*"))
+
+
 def test_an_interrupt_loses_no_finished_cell(small_adding, monkeypatch):
     def interrupted(cells, root, folder, processes, seconds):
         write_result(folder, cells[0], result(cells[0]))
