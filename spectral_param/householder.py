@@ -28,8 +28,8 @@ from torch import Tensor
 
 from spectral_param.precision import without_autocast
 
-BLOCK = 64
-"""Reflectors a block: wide enough for fast products, narrow enough to skip the rows above."""
+BLOCKS = (32, 64, 128)
+"""Reflectors a block: for many small matrices at once, as a rule, and for large ones."""
 
 
 def householder_product(reflectors: Tensor, columns: int | None = None) -> Tensor:
@@ -215,10 +215,17 @@ def added(c: Tensor, a: Tensor, b: Tensor, *, alpha: float = 1, beta: float = 1)
     return torch.baddbmm(c, a, b, alpha=alpha, beta=beta) if c.dim() == 3 else beta * c + alpha * (a @ b)
 
 
-def _block_starts(m: int, transpose: bool) -> list[int]:
-    """Blocks in the order in which they meet x: the last first for U x, the first first for Uᵀ x."""
-    starts = list(range(0, m, BLOCK))
-    return starts if transpose else starts[::-1]
+def _blocks(reflectors: Tensor, transpose: bool) -> list[tuple[int, int]]:
+    """First and end of the blocks in the order in which they meet x: the last first for U x, the first for Uᵀ x.
+
+    Narrow blocks skip more of the rows above, wide ones make faster products and fewer calls, as measured: many small
+    matrices share the calls, and large ones have work enough for wide products.
+    """
+    n, m = reflectors.shape[-2:]
+    many = reflectors.dim() > 2 and reflectors.shape[0] >= 4
+    width = BLOCKS[0 if many and n <= 256 else 1 if n < 2048 else 2]
+    blocks = [(a, min(a + width, m)) for a in range(0, m, width)]
+    return blocks if transpose else blocks[::-1]
 
 
 def _identity(reflectors: Tensor, columns: int) -> Tensor:
@@ -235,8 +242,8 @@ def _apply_plainly(reflectors: Tensor, x: Tensor | None, transpose: bool, column
         corner[-1, -1] = True
         reflectors = torch.where(corner, reflectors.detach(), reflectors)
     out = _identity(reflectors, columns) if x is None else x
-    for a in _block_starts(m, transpose):
-        z, _ = _directions(reflectors[..., a:, a : a + BLOCK])
+    for a, end in _blocks(reflectors, transpose):
+        z, _ = _directions(reflectors[..., a:, a:end])
         below = out[..., a:, :]
         below = below - z @ _solve(z.mT @ z, z.mT @ below, transpose)
         out = torch.cat([out[..., :a, :], below], dim=-2) if a else below
@@ -251,10 +258,10 @@ class _ReflectorProduct(torch.autograd.Function):
         start = _identity(reflectors, columns) if x is None else x
         out = start.clone(memory_format=torch.contiguous_format)
         kept: list[Tensor] = []
-        for a in _block_starts(reflectors.shape[-1], transpose):
+        for a, end in _blocks(reflectors, transpose):
             # While U grows from the identity, columns before a have nothing in rows a and below.
             below = out[..., a:, (0 if x is not None else min(a, columns)) :]
-            z, c = _directions(reflectors[..., a:, a : a + BLOCK])
+            z, c = _directions(reflectors[..., a:, a:end])
             gram = z.mT @ z
             m = _solve(gram, z.mT @ below, transpose)
             add_product_(below, z, m, alpha=-1)
@@ -279,10 +286,10 @@ class _ReflectorProduct(torch.autograd.Function):
         d_reflectors = None
         if ctx.needs_input_grad[0]:
             d_reflectors, out = torch.zeros_like(reflectors), out.clone()
-        starts = _block_starts(reflectors.shape[-1], transpose)
-        for i in reversed(range(len(starts))):
+        blocks = _blocks(reflectors, transpose)
+        for i in reversed(range(len(blocks))):
             z, c, gram, m = kept[4 * i : 4 * i + 4]
-            a = starts[i]
+            a, end = blocks[i]
             lead = 0 if x is not None else min(a, columns)
             g = grad[..., a:, lead:]
             n = _solve(gram, z.mT @ g, not transpose)
@@ -293,7 +300,7 @@ class _ReflectorProduct(torch.autograd.Function):
                 add_product_(dz, g, m.mT, alpha=-1)
                 add_product_(dz, before, n.mT, alpha=-1)
                 along = (dz * z).sum(-2, keepdim=True)
-                d_reflectors[..., a:, a : a + BLOCK] = dz.addcmul_(z, along, value=-0.5).mul_(c)
+                d_reflectors[..., a:, a:end] = dz.addcmul_(z, along, value=-0.5).mul_(c)
             if i > 0 or ctx.needs_input_grad[1]:
                 add_product_(g, z, n, alpha=-1)
         if d_reflectors is not None:

@@ -44,9 +44,9 @@ def test_no_reflectors_is_identity():
     assert torch.equal(householder_product(torch.empty(3, 0)), torch.eye(3))
 
 
-@pytest.fixture(params=[householder.BLOCK, 2], ids=["one block", "blocks of 2"])
+@pytest.fixture(params=[householder.BLOCKS, (2, 2, 2)], ids=["one block", "blocks of 2"])
 def _blocks(request, monkeypatch):
-    monkeypatch.setattr(householder, "BLOCK", request.param)
+    monkeypatch.setattr(householder, "BLOCKS", request.param)
 
 
 def with_zero_column(reflectors):

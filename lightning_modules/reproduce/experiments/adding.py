@@ -37,7 +37,6 @@ ADDING = Experiment(
     draw=curves_and_gradients,
     digits=4,
     learning_rates=(0.003, 0.001),
-    tuned_on="L = 100",
     seeds=3,
     paper={(model, "L = 300"): "< 0.167" if model in ("oRNN", "Spectral-RNN") else "0.167" for model in MODELS},
     notes=("The paper draws curves: at L = 300 oRNN and Spectral-RNN alone come below the constant answer.",),
