@@ -83,9 +83,9 @@ def train(cell: GridCell, root: Path) -> Result:
         scores={name: value.item() for name, value in trainer.callback_metrics.items()},
         learning_rate=model.hparams["learning_rate"],
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        best=_extreme(curves.curves[cell.monitor][1], max if cell.mode == "max" else min),
-        least_loss=_extreme(curves.curves["val_loss"][1], min),
-        curves={name: _thinned(curve) for name, curve in curves.curves.items()},
+        best=extreme(curves.curves[cell.monitor][1], max if cell.mode == "max" else min),
+        least_loss=extreme(curves.curves["val_loss"][1], min),
+        curves={name: thinned(curve) for name, curve in curves.curves.items()},
         gradients=[[norm if math.isfinite(norm) else 0.0 for norm in row] for row in norms],
         gradient_steps=gradients.history.steps if through_time else [],
         seconds=round(time.monotonic() - started, 1),
@@ -94,13 +94,13 @@ def train(cell: GridCell, root: Path) -> Result:
     )
 
 
-def _extreme(values: Sequence[float], of: Callable[[Iterable[float]], float]) -> float:
+def extreme(values: Sequence[float], of: Callable[[Iterable[float]], float]) -> float:
     """The best value; NaN if there is no finite one."""
     finite = [value for value in values if math.isfinite(value)]
     return of(finite) if finite else math.nan
 
 
-def _thinned(curve: tuple[list[int], list[float]]) -> tuple[list[int], list[float]]:
+def thinned(curve: tuple[list[int], list[float]]) -> tuple[list[int], list[float]]:
     """At most as many points as there are readings, evenly spaced, with the first and the last."""
     kept = np.unique(np.linspace(0, len(curve[0]) - 1, READINGS).round().astype(int))
     return [curve[0][i] for i in kept], [curve[1][i] for i in kept]

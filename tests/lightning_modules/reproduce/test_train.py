@@ -1,0 +1,48 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.train import READINGS, extreme, thinned, train
+
+CELL = GridCell(
+    experiment="adding",
+    model="Spectral-RNN",
+    setting="L = 5",
+    seed=0,
+    task=("SequenceRegressor", {"input_size": 2, "output_size": 1, "hidden_size": 8, "reflectors": 2}),
+    data=("AddingProblem", {"length": 5, "train_size": 8, "val_size": 8, "test_size": 8, "batch_size": 8}),
+    trainer={"max_epochs": 60, "accelerator": "cpu", "log_every_n_steps": 1},
+    monitor="val_mse",
+)
+
+
+def test_a_result_says_which_epoch_was_best_and_keeps_a_part_of_the_curves(tmp_path):
+    result = train(CELL, tmp_path)
+    steps, values = result.curves["val_mse"]
+    assert len(steps) == len(values) == READINGS
+    assert (steps[0], steps[-1]) == (1, 60)
+    assert result.best <= min(values)
+    assert result.best == result.least_loss
+    assert result.learning_rate == 0.001
+
+
+def test_callbacks_are_made_by_name(tmp_path):
+    trainer = {**CELL.trainer, "max_epochs": 1, "callbacks": [["SpectralClip", {"min": 2.0}]]}
+    with pytest.raises(ValueError, match="min, max: Band"):
+        train(replace(CELL, trainer=trainer), tmp_path)
+
+
+def test_the_best_of_what_is_finite():
+    assert extreme([3.0, math.nan, 1.0, math.inf], max) == 3.0
+    assert extreme([3.0, math.nan, 1.0], min) == 1.0
+    assert math.isnan(extreme([math.nan], min))
+
+
+@pytest.mark.parametrize("length", [1, 2, READINGS, READINGS + 1, 1000])
+def test_a_thinned_curve_has_both_ends(length):
+    steps, values = thinned((list(range(length)), [0.5 * i for i in range(length)]))
+    assert len(steps) == min(length, READINGS)
+    assert (steps[0], steps[-1]) == (0, length - 1)
+    assert values == [0.5 * step for step in steps]
