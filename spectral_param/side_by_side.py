@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from spectral_param.factorization import packed_weight
+from spectral_param.frozen import stands_still
 from spectral_param.householder import traced_or_transformed
 from spectral_param.low_rank import Sizes
 from spectral_param.parametrization import SVDParametrization
@@ -78,19 +79,24 @@ def _groups(model: nn.Module) -> list[list[_Weight]]:
         for name, held in lists.items() if parametrize.is_parametrized(module) else ():
             if _stands_alone(held):
                 p: Any = held[0]
-                factors = p.trained_parts
-                kind = [f if f is None else (f.dtype, f.device, f.requires_grad) for f in factors]
-                groups[(p.sizes, _kind(p.sigma_map), *kind)].append(_Weight((id(module), name), p, factors))
+                u, _, v = factors = p.trained_parts
+                present = [f for f in factors if f is not None]
+                if all(map(_is_plain, present)) and not all(stands_still(f) for f in (u, v) if f is not None):
+                    kind = [f if f is None else (f.dtype, f.device, f.requires_grad) for f in factors]
+                    groups[(p.sizes, _kind(p.sigma_map), *kind)].append(_Weight((id(module), name), p, factors))
     return list(groups.values())
 
 
 def _stands_alone(held: Any) -> bool:
+    """Whether W is one block of an SVD and nothing more, and nobody listens."""
     p: Any = held[0]
     if len(held) > 1 or not isinstance(p, SVDParametrization) or p.chunks > 1:
         return False
-    listened_to = any(m._forward_hooks or m._forward_pre_hooks for m in (held, p, p.sigma_map))
-    plain = all(type(f) in (Tensor, nn.Parameter) and f.dtype.itemsize >= 4 for f in p.factors)
-    return plain and not listened_to and not p.is_kept
+    return not any(m._forward_hooks or m._forward_pre_hooks for m in (held, p, p.sigma_map))
+
+
+def _is_plain(factor: Tensor) -> bool:
+    return type(factor) in (Tensor, nn.Parameter) and factor.dtype.itemsize >= 4
 
 
 def _kind(sigma_map: SigmaMap) -> Hashable:

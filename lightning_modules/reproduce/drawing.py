@@ -95,7 +95,8 @@ def curves_and_gradients(results: Sequence[Result]) -> Figure:
             profiles = [np.mean(r.gradients, axis=0) for r in chosen if r.model == model and r.gradients]
             if profiles:
                 times = np.linspace(0, 1, len(profiles[0]))
-                below.plot(times, np.maximum(np.mean(profiles, axis=0), 1e-30), color=f"C{i}", label=model)
+                mean = np.mean(profiles, axis=0)
+                below.plot(times, np.where(mean > 0, mean, np.nan), color=f"C{i}", label=model)
         below.set(xlabel="time t / length", ylabel="‖∂L/∂h⁽ᵗ⁾‖", yscale="log")
     draw_legend(figure, list(rows.flat))
     return figure
