@@ -14,7 +14,7 @@ from lightning_modules.reproduce.experiments import adding, ucr
 from lightning_modules.reproduce.learning_rates import at_rate
 from lightning_modules.reproduce.results import Result
 
-LENGTH, SET = "L = 300", "ECG5000"
+LENGTH, SET = "L = 300", "ArrowHead"
 RADII: dict[str, dict[str, Any]] = {
     **{f"r = {radius:g}": {"radius": radius} for radius in (0.001, 0.01, 0.1)},
     "unconstrained": {"radius": None},
