@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import traceback
 import warnings
@@ -84,6 +85,7 @@ def _context() -> Any:
 
 def _work(cell: GridCell, root: Path, folder: Path, one_thread: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    threading.Thread(target=_end_with_parent, daemon=True).start()  # also where it is killed
     warnings.simplefilter("ignore")
     logging.getLogger("lightning").setLevel(logging.ERROR)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -97,3 +99,10 @@ def _work(cell: GridCell, root: Path, folder: Path, one_thread: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(traceback.format_exc())
         raise SystemExit(1) from None
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,7 +1,11 @@
 import json
 import multiprocessing
+import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +104,44 @@ def test_time_that_is_up_ends_what_is_running(small_adding):
     assert time.monotonic() - started < 60
     assert set(multiprocessing.active_children()) <= before
     assert not list(small_adding.rglob("*.json"))
+
+
+KILLED = """
+import dataclasses, sys, threading
+from pathlib import Path
+from lightning_modules.reproduce.processes import train_all
+from tests.lightning_modules.reproduce.test_command import cells
+
+if __name__ == "__main__":
+    slow = dataclasses.replace(cells(True, 0)[0], trainer={"max_epochs": 100_000, "accelerator": "cpu"})
+    list(train_all([slow], Path(), Path(sys.argv[1]), 1, 600.0))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes where Linux shows them")
+def test_a_killed_command_leaves_nothing_running(tmp_path):
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": str(root)}
+    ) as run:
+        try:
+            descendants = _wait_for(lambda: [pid for pid in _children(run.pid) for pid in _children(pid)])
+        finally:
+            run.kill()
+    assert _wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in descendants))
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
 
 
 def test_goes_on_where_it_stopped(small_adding, trained):
