@@ -15,8 +15,8 @@ def cached(make: Callable[[], Row], *contents: bytes) -> Row:
 
     It lies as a memory-mapped Arrow file, ``spectral_param/SHA256.arrow``, in the folder that Hugging Face's
     ``datasets`` keeps its cache in, by default ``~/.cache/huggingface/datasets``; ``HF_DATASETS_CACHE`` or ``HF_HOME``
-    name another. A file appears only when it is whole, so any number of processes may ask at once. A damaged one is
-    made again. Where the folder cannot be written to, nothing is kept.
+    name another. A file appears only when it is whole, so any number of processes may ask at once. One that cannot be
+    read is made again. Where the folder cannot be written to, nothing is kept.
 
     Args:
         make: returns integer tensors and lists of strings by name, a function of the contents alone.
@@ -31,7 +31,7 @@ def cached(make: Callable[[], Row], *contents: bytes) -> Row:
     path = Path(config.HF_DATASETS_CACHE) / "spectral_param" / f"{digest.hexdigest()}.arrow"
     try:
         return Dataset.from_file(str(path)).with_format("torch")[0]
-    except (OSError, ValueError, IndexError):  # not there, or damaged
+    except Exception:  # not there, or damaged in one of many ways
         row = make()
     with contextlib.suppress(OSError):
         _write(row, path)

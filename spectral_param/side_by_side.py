@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ def together(model: nn.Module) -> Iterator[None]:
         yield
         return
     with parametrize.cached():
-        for group in _groups(model):
+        for group in [] if torch.is_inference_mode_enabled() else _groups(model):
             if len(group) > 1:
                 first = group[0].parametrization
                 factors = [factor for one in group for factor in one.factors]
@@ -81,7 +81,8 @@ def _groups(model: nn.Module) -> list[list[_Weight]]:
                 p: Any = held[0]
                 u, _, v = factors = p.trained_parts
                 present = [f for f in factors if f is not None]
-                if all(map(_is_plain, present)) and not all(stands_still(f) for f in (u, v) if f is not None):
+                still = all(stands_still(f) for f in (u, v) if f is not None)
+                if all(map(_is_plain, present)) and not still:
                     kind = [f if f is None else (f.dtype, f.device, f.requires_grad) for f in factors]
                     groups[(p.sizes, _kind(p.sigma_map), *kind)].append(_Weight((id(module), name), p, factors))
     return list(groups.values())
@@ -92,7 +93,13 @@ def _stands_alone(held: Any) -> bool:
     p: Any = held[0]
     if len(held) > 1 or not isinstance(p, SVDParametrization) or p.chunks > 1:
         return False
-    return not any(m._forward_hooks or m._forward_pre_hooks for m in (held, p, p.sigma_map))
+    if next(p.sigma_map.parameters(), None) is not None:  # trained too, and might be shared
+        return False
+    return not any(hooks for m in (held, p, p.sigma_map) for hooks in _hooks(m))
+
+
+def _hooks(module: nn.Module) -> tuple[Mapping[int, object], ...]:
+    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
 
 
 def _is_plain(factor: Tensor) -> bool:
@@ -100,10 +107,12 @@ def _is_plain(factor: Tensor) -> bool:
 
 
 def _kind(sigma_map: SigmaMap) -> Hashable:
-    """Equal for maps that are equal, which are elementwise; one with tensors of its own is like no other."""
-    own = frozenset((name, value) for name, value in vars(sigma_map).items() if name not in _OF_EVERY_MODULE)
-    has_tensors = bool(sigma_map._parameters or sigma_map._buffers or sigma_map._modules)
-    return id(sigma_map) if has_tensors else (type(sigma_map), own)
+    """Equal for maps that are equal, which are elementwise; one with more than numbers to it is like no other."""
+    own = {name: value for name, value in vars(sigma_map).items() if name not in _OF_EVERY_MODULE}
+    simple = all(isinstance(value, int | float | str) for value in own.values())
+    if not simple or sigma_map._parameters or sigma_map._buffers or sigma_map._modules:
+        return id(sigma_map)
+    return type(sigma_map), sigma_map.training, frozenset(own.items())
 
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -135,13 +144,15 @@ class _Together(torch.autograd.Function):
         if torch.is_grad_enabled():  # of higher order: one by one, with a graph
             triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
             weights = [ctx.build(*f) for f, g in zip(triples, grads, strict=True) if g is not None]
-            one_by_one = torch.autograd.grad(weights, needed, [g for g in grads if g is not None], create_graph=True)
+            given = [g for g in grads if g is not None]
+            one_by_one = torch.autograd.grad(weights, needed, given, create_graph=True, allow_unused=True)
             rest = iter(one_by_one)
             return (None, None, *(next(rest) if need and use else None for need, use in zip(needs, used, strict=True)))
         stacks = [s for s in ctx.stacks if s is not None and s.requires_grad]
         whole = torch.stack([torch.zeros_like(ctx.weights[0]) if g is None else g for g in grads])
-        found = iter(torch.autograd.grad(ctx.weights, stacks, whole, retain_graph=True))
-        parts = [next(found).unbind(0) if s is not None and s.requires_grad else () for s in ctx.stacks]
+        found = iter(torch.autograd.grad(ctx.weights, stacks, whole, retain_graph=True, allow_unused=True))
+        of_stacks = [next(found) if s is not None and s.requires_grad else None for s in ctx.stacks]
+        parts = [[None] * len(grads) if g is None else g.unbind(0) for g in of_stacks]
         pairs = enumerate(zip(needs, used, strict=True))
         return (None, None, *(parts[i % 3][i // 3] if need and use else None for i, (need, use) in pairs))
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from spectral_param import Band, SVDParametrization, register_svd_parametrization, together
+from spectral_param import Band, SigmaMap, SVDParametrization, register_svd_parametrization, together
 
 
 @pytest.fixture
@@ -138,3 +138,41 @@ def test_functional_call_and_autocast():
     with torch.autocast("cpu", torch.bfloat16), together(model):
         torch.testing.assert_close(model[0].weight, network(reflectors=2, dtype=torch.float32)[0].weight)
         assert model(x).dtype == torch.bfloat16
+
+
+class Shifted(SigmaMap):
+    """A map of the user's own: with a list, of a mood, or deaf to its numbers."""
+
+    low, high = -float("inf"), float("inf")
+
+    def __init__(self, deaf=False):
+        super().__init__()
+        self.levels = [0.5]
+        self.deaf = deaf
+
+    def forward(self, raw):
+        return (raw.detach() if self.deaf else raw) + self.levels[0] * (1 if self.training else 3)
+
+    def inverse(self, sigma):
+        return sigma - self.levels[0]
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_maps_of_the_users_own(deaf):
+    model, x = network(3, reflectors=2, sigma=Shifted(deaf)), torch.randn(3, 6, dtype=torch.float64)
+    model[2].eval()
+    torch.testing.assert_close(outcome(model, x, around=True), outcome(model, x, around=False))
+
+
+def test_a_backward_hook_on_a_map_hears_its_own():
+    model, x = network(3, reflectors=2), torch.randn(3, 6, dtype=torch.float64)
+    sigma_map = model[2].parametrizations.weight[0].sigma_map
+    sigma_map.register_full_backward_hook(lambda module, into, out: (into[0] * 2,))
+    torch.testing.assert_close(outcome(model, x, around=True), outcome(model, x, around=False))
+
+
+def test_inference_mode():
+    model, x = network(3, reflectors=2), torch.randn(3, 6, dtype=torch.float64)
+    with torch.inference_mode(), together(model):
+        y = model(x)
+    torch.testing.assert_close(y, model(x))

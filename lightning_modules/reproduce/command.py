@@ -33,26 +33,29 @@ def reproduce(words: Sequence[str]) -> None:
     arguments = _parser().parse_args(words)
     experiment = EXPERIMENTS[arguments.what]
     seeds = range(experiment.seeds if arguments.seeds is None else arguments.seeds)
-    cells = [cell for seed in seeds for cell in experiment.cells(arguments.quick, seed)]
-    cells = _chosen(cells, "models", arguments.models)
-    cells = _chosen(cells, "settings", arguments.settings)
-    total = len(cells)
+    grid = [cell for seed in seeds for cell in experiment.cells(arguments.quick, seed)]
+    grid = _chosen(grid, "models", arguments.models)
+    wanted = _chosen(grid, "settings", arguments.settings)
+    rates, setting = () if arguments.quick else experiment.learning_rates, experiment.tuned_on
+    tried = trials(grid if setting else wanted, rates, setting)
     console = Console(stderr=True)
-    _prepare(_missing(cells, arguments.results), arguments.data)
     deadline = time.monotonic() + arguments.max_hours * 3600
     failed: list[GridCell] = []
     interrupted = False
+
+    def decided() -> list[GridCell]:
+        if not rates:
+            return wanted
+        ended = [(cell, read_result(arguments.results, cell)) for cell in tried if cell not in failed]
+        return at_best_rates(wanted, ended, setting)
+
     try:
-        if experiment.learning_rates and not arguments.quick:
-            tried = trials(cells, experiment.learning_rates, experiment.tuned_on)
-            failed += _train(tried, "learning rates", arguments, deadline, console)
-            finished = [(cell, result) for cell in tried if (result := read_result(arguments.results, cell))]
-            cells = at_best_rates(cells, finished, experiment.tuned_on)
-        failed += _train(cells, arguments.what, arguments, deadline, console)
+        failed += _train(tried, "learning rates", arguments, deadline, console)
+        failed += _train(decided(), arguments.what, arguments, deadline, console)
     except KeyboardInterrupt:
         interrupted = True
-    results = [result for cell in cells if (result := read_result(arguments.results, cell)) is not None]
-    path = write_report(arguments.what, experiment, results, total, arguments.report or arguments.results)
+    results = [result for cell in decided() if (result := read_result(arguments.results, cell)) is not None]
+    path = write_report(arguments.what, experiment, results, len(wanted), arguments.report or arguments.results)
     console.print(f"[bold]{path}[/bold], {path.with_suffix('.png')}")
     for cell in failed:
         console.print(f"failed: {result_path(arguments.results, cell).with_suffix('.error')}", style="red")
@@ -78,8 +81,11 @@ def _train(
     cells: Sequence[GridCell], title: str, arguments: argparse.Namespace, deadline: float, console: Console
 ) -> list[GridCell]:
     """Trains the cells that have no result under a progress bar and returns those that failed."""
-    failed = []
-    missing = _missing(cells, arguments.results)
+    failed: list[GridCell] = []
+    missing = [cell for cell in cells if read_result(arguments.results, cell) is None]
+    _prepare(missing, arguments.data)
+    if not cells:
+        return failed
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     left = (TextColumn("left"), TimeRemainingColumn())
     with Progress(*columns, *left, console=console) as progress:
@@ -92,10 +98,6 @@ def _train(
             progress.update(bar, advance=1)
             progress.console.print(f"{cell.setting}, {cell.model}, seed {cell.seed}{'' if done else ': failed'}")
     return failed
-
-
-def _missing(cells: Sequence[GridCell], folder: Path) -> list[GridCell]:
-    return [cell for cell in cells if read_result(folder, cell) is None]
 
 
 def _prepare(cells: Sequence[GridCell], root: Path) -> None:
@@ -149,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
 def _positive(kind: type) -> Callable[[str], float]:
     def convert(word: str) -> float:
         number = kind(word)
-        if number <= 0:
+        if not number > 0:
             raise argparse.ArgumentTypeError(f"expected a number above 0, got {word}")
         return number
 

@@ -1,6 +1,7 @@
 """Learning rates, chosen on validation with one seed before the others are trained."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,23 +30,27 @@ def trials(cells: Sequence[GridCell], rates: Sequence[float], setting: str | Non
 
 
 def at_best_rates(
-    cells: Sequence[GridCell], tried: Iterable[tuple[GridCell, Result]], setting: str | None
+    cells: Sequence[GridCell], tried: Iterable[tuple[GridCell, Result | None]], setting: str | None
 ) -> list[GridCell]:
     """Returns the cells at the learning rates that were best on validation.
 
     Args:
         cells: the grid.
-        tried: the trials that have finished.
+        tried: the trials, with None where one has not finished.
         setting: the setting that decided for all; None if each decides for itself.
 
     Returns:
-        The cells that something was tried for.
+        The cells for which all trials have finished.
     """
-    best: dict[tuple[str, str], Result] = {}
+    found: dict[tuple[str, str], list[Result | None]] = defaultdict(list)
     for cell, result in tried:
-        key = (cell.model, cell.setting)
-        best[key] = min(best.get(key, result), result, key=partial(_order, cell.mode))
-    rates = {key: result.learning_rate for key, result in best.items()}
+        found[cell.model, cell.setting].append(result)
+    modes = {cell.model: cell.mode for cell in cells}
+    rates = {
+        key: min(finished, key=partial(_order, modes[key[0]])).learning_rate
+        for key, results in found.items()
+        if len(finished := [result for result in results if result is not None]) == len(results)
+    }
     keyed = [(cell, (cell.model, setting or cell.setting)) for cell in cells]
     return [at_rate(cell, rates[key]) for cell, key in keyed if key in rates]
 

@@ -1,7 +1,8 @@
 """The report of an experiment: a Markdown table beside the paper's numbers."""
 
-import statistics
 from collections.abc import Sequence
+
+import numpy as np
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.results import Result
@@ -58,7 +59,7 @@ def _cells(experiment: Experiment, group: Sequence[Result]) -> list[str]:
     key = (first.model, first.setting)
     score = experiment.score if experiment.score in first.scores else experiment.other_score
     scores = [result.scores[score] * experiment.factor for result in group]
-    deviation = f" ± {statistics.stdev(scores):.{experiment.digits}f}" if len(scores) > 1 else ""
+    deviation = f" ± {np.std(scores, ddof=1):.{experiment.digits}f}" if len(scores) > 1 else ""
     trivial = first.scores.get(score.replace("test_", "baseline_"))
     parameters = experiment.paper_parameters.get(key)
     return [
@@ -66,12 +67,12 @@ def _cells(experiment: Experiment, group: Sequence[Result]) -> list[str]:
         first.model,
         f"{first.parameters:,}",
         NOTHING if parameters is None else f"{parameters:,}",
-        f"{statistics.mean(scores):.{experiment.digits}f}{deviation}",
+        f"{np.mean(scores):.{experiment.digits}f}{deviation}",
         experiment.paper.get(key, NOTHING),
         NOTHING if trivial is None else f"{trivial * experiment.factor:.{experiment.digits}f}",
         ", ".join(f"{rate:g}" for rate in sorted({result.learning_rate for result in group})),
         str(len(group)),
-        f"{statistics.mean(result.seconds for result in group) / 60:.1f}",
+        f"{np.mean([result.seconds for result in group]) / 60:.1f}",
     ]
 
 

@@ -61,11 +61,11 @@ def write_result(folder: Path, cell: GridCell, result: Result) -> None:
 
 
 def read_result(folder: Path, cell: GridCell) -> Result | None:
-    """Reads the result of a cell, or returns None if it has not finished."""
-    path = result_path(folder, cell)
-    if not path.is_file():
+    """Reads the result of a cell, or returns None if it has not finished, or the file is damaged or an older one."""
+    try:
+        return Result(**json.loads(result_path(folder, cell).read_text())["result"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-    return Result(**json.loads(path.read_text())["result"])
 
 
 def _rounded(content: Any) -> Any:

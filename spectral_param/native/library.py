@@ -10,6 +10,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("scan.cpp", "low_rank.cpp"))
 HEADERS = (Path(__file__).with_name("tile.h"),)
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fno-math-errno", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
@@ -57,6 +61,19 @@ def is_loaded() -> bool:
         True
     """
     return bool(_loaded)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether memory is all there is to a tensor: float32 on the CPU, and nothing that looks on as torch computes.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.native.library import is_plain
+        >>> [is_plain(torch.zeros(2, dtype=dtype)) for dtype in (torch.float32, torch.float64)]
+        [True, False]
+    """
+    plain = type(tensor) in (Tensor, Parameter) and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+    return plain and torch._C._len_torch_dispatch_stack() == 0
 
 
 def library() -> ctypes.CDLL:

@@ -7,9 +7,9 @@ from ctypes import c_int64, c_void_p
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from spectral_param.native.library import is_loaded, library
+from spectral_param.native.library import is_loaded, is_plain, library
+from spectral_param.trapezoid import packed_size
 
 LANES = 16
 LARGEST = 256
@@ -18,16 +18,21 @@ LARGEST = 256
 
 def fits_weight(sides: Sequence[int], *tensors: Tensor) -> bool:
     """Whether the native weight is there and made for such factors of a block with these sides."""
-    if not is_loaded() or any(n % LANES or n > LARGEST for n in sides):
-        return False
-    return all(type(t) in (Tensor, Parameter) and t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+    return is_loaded() and all(n % LANES == 0 and n <= LARGEST for n in sides) and all(map(is_plain, tensors))
 
 
 def weight(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
     """W, (…, p, q), and what :func:`weight_gradients` wants to have of it."""
     p, q, m1, m2 = sizes
-    u, sigma, v = u.contiguous(), sigma.contiguous(), v.contiguous()
     lead = sigma.shape[:-1]
+    for name, tensor, length in (
+        ("u", u, packed_size(p, m1)),
+        ("sigma", sigma, min(p, q)),
+        ("v", v, packed_size(q, m2)),
+    ):
+        if tensor.shape != (*lead, length):  # or memory of others would be read
+            raise ValueError(f"{name}: expected shape {(*lead, length)}, got {tuple(tensor.shape)}.")
+    u, sigma, v = map(_in_memory, (u, sigma, v))
     w = sigma.new_empty(*lead, p, q)
     kept = sigma.new_empty(*lead, (m1 + m2) * (p + q + 1) + m1 * _filled(m1) + (m1 + m2) * _filled(m2))
     _call("low_rank_forward", (u, sigma, v, w, kept), (lead.numel(), *sizes))
@@ -38,11 +43,16 @@ def weight_gradients(
     grad: Tensor, u: Tensor, sigma: Tensor, v: Tensor, kept: Tensor, sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients by packed U, σ and packed V from that by W."""
-    grad, sigma = grad.contiguous(), sigma.contiguous()
+    grad, sigma = _in_memory(grad), _in_memory(sigma)
     d_u, d_sigma, d_v = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, sigma, v))
     count = sigma.shape[:-1].numel()
     _call("low_rank_backward", (grad, sigma, kept, d_u, d_sigma, d_v), (count, *sizes))
     return d_u, d_sigma, d_v
+
+
+def _in_memory(tensor: Tensor) -> Tensor:
+    """Row by row, with nothing left to be done at reading."""
+    return (torch.zeros_like(tensor) if tensor._is_zerotensor() else tensor).resolve_neg().contiguous()
 
 
 def _filled(m: int) -> int:

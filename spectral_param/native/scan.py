@@ -7,14 +7,13 @@ from ctypes import c_float, c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from spectral_param.native.library import is_loaded, library
+from spectral_param.native.library import is_loaded, is_plain, library
 from spectral_param.scan.activation import NONLINEARITIES
 
 
 def fits(states: Tensor, *others: Tensor) -> bool:
     """Whether the native scan is there and made for such states, (T + 1, B, n), and what goes with them."""
-    plain = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in (states, *others))
-    return is_loaded() and plain and states.shape[-1] % 16 == 0 and states.numel() > 0
+    return is_loaded() and all(map(is_plain, (states, *others))) and states.shape[-1] % 16 == 0 and states.numel() > 0
 
 
 def forward_(states: Tensor, w: Tensor, nonlinearity: str, slope: float) -> None:
@@ -37,7 +36,7 @@ def backward_(
 def summed_outer_products(d: Tensor, h: Tensor) -> Tensor:
     """``dᵀ h`` for contiguous (rows, n) each."""
     rows, n = d.shape
-    parts = torch.zeros(torch.get_num_threads(), n, n)
+    parts = d.new_zeros(torch.get_num_threads(), n, n)
     library().scan_outer(_at(d), _at(h), _at(parts), c_int64(rows), c_int64(n), _threads())
     return parts.sum(0) if len(parts) > 1 else parts[0]
 

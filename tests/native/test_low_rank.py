@@ -3,6 +3,7 @@ import shutil
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from spectral_param import Band, native, register_svd_parametrization
 from spectral_param.low_rank import Sizes, low_rank_weight
@@ -131,3 +132,31 @@ def test_a_gradient_that_is_not_contiguous_and_factors_that_are_not():
     want = torch.autograd.grad(low_rank_weight(*tensors, sizes).mT, tensors, cotangent)
     for a, b in zip(got, want, strict=True):
         assert relative(a, b) < 1e-6
+
+
+@pytest.mark.usefixtures("_native")
+def test_what_looks_on_sees_operations_of_torch(calls):
+    sizes = Sizes(16, 16, 2, 2)
+    u, sigma, v = factors(sizes)
+    traced = make_fx(lambda s: low_rank_weight(u, s, v, sizes))(sigma.detach())
+    assert not calls
+    torch.testing.assert_close(traced(sigma.detach()), low_rank_weight(u, sigma, v, sizes).detach())
+
+
+@pytest.mark.usefixtures("_native")
+def test_shapes_are_looked_at_before_memory():
+    sizes = Sizes(16, 16, 2, 2)
+    u, sigma, v = factors(sizes)
+    with pytest.raises(ValueError, match=r"u: expected shape \(3, 31\), got \(31,\)"):
+        low_rank_weight(u, sigma.expand(3, 16), v.expand(3, 31), sizes)
+
+
+@pytest.mark.usefixtures("_native")
+@pytest.mark.parametrize("cotangent", [torch._efficientzerotensor((16, 16)), torch._neg_view(torch.ones(16, 16))])
+def test_gradients_that_are_not_what_lies_in_memory(cotangent):
+    sizes = Sizes(16, 16, 2, 2)
+    tensors = factors(sizes)
+    got = torch.autograd.grad(low_rank_weight(*tensors, sizes), tensors, cotangent)
+    library._loaded.clear()
+    want = torch.autograd.grad(low_rank_weight(*tensors, sizes), tensors, cotangent + torch.zeros(16, 16))
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

@@ -112,3 +112,15 @@ def test_a_missing_or_failing_compiler_is_told(tmp_path, monkeypatch):
         native.build(tmp_path)
     assert not list(tmp_path.glob("*.so"))
     assert not native.is_loaded()
+
+
+@pytest.mark.usefixtures("_native")
+def test_the_default_dtype_does_not_matter():
+    tensors = [t.detach().float().requires_grad_() for t in inputs(6, 3, 32)]
+    want = torch.autograd.grad(rnn_scan(*tensors)[0].square().sum(), tensors)
+    torch.set_default_dtype(torch.float64)
+    try:
+        got = torch.autograd.grad(rnn_scan(*tensors)[0].square().sum(), tensors)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(got, want)

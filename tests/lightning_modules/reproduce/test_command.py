@@ -1,4 +1,5 @@
 import json
+import math
 import multiprocessing
 import os
 import subprocess
@@ -219,6 +220,67 @@ def test_seeds_run_at_the_learning_rate_that_validation_prefers(small_adding, mo
     assert "| 0.1667 | 0.1 | 2 | 1.0 |" in table
 
 
+def test_settings_take_the_rates_of_the_one_that_decides(small_adding, trained, monkeypatch):
+    def two_lengths(quick, seed):
+        return [replace(cell, setting=setting) for setting in ("L = 10", "L = 20") for cell in cells(quick, seed)]
+
+    tuned = replace(EXPERIMENTS["adding"], cells=two_lengths, learning_rates=(0.1, 0.01), tuned_on="L = 10")
+    monkeypatch.setitem(EXPERIMENTS, "adding", tuned)
+    main(["reproduce", "adding", "--seeds", "1", "--models", "RNN", "--settings", "L = 20"])
+    assert [(cell.setting, cell.task[1]["learning_rate"]) for cell in trained] == [
+        ("L = 10", 0.1),
+        ("L = 10", 0.01),
+        ("L = 20", 0.1),
+    ]
+    assert "| L = 20 | RNN |" in (small_adding / "adding.md").read_text()
+
+
+def test_an_interrupt_in_the_trials_reports_what_is_decided(small_adding, monkeypatch):
+    def interrupted(cells, root, folder, processes, seconds):
+        for cell in cells[:3]:
+            write_result(folder, cell, result(cell))
+            yield cell, True
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "train_all", interrupted)
+    tuned = replace(EXPERIMENTS["adding"], learning_rates=(0.1, 0.01))
+    monkeypatch.setitem(EXPERIMENTS, "adding", tuned)
+    with pytest.raises(SystemExit, match="130"):
+        main(["reproduce", "adding"])
+    table = (small_adding / "adding.md").read_text()
+    assert "| L = 10 | RNN |" in table
+    assert "| Spectral-RNN |" not in table  # of its two rates one has been tried
+    assert "1 runs of the grid are not in this table." in table
+
+
+def test_finished_runs_are_reported_without_their_data(small_adding, trained, monkeypatch):
+    tuned = replace(EXPERIMENTS["adding"], learning_rates=(0.1, 0.01))
+    monkeypatch.setitem(EXPERIMENTS, "adding", tuned)
+    main(["reproduce", "adding"])
+    monkeypatch.setattr(command, "_prepare", lambda cells, root: pytest.fail("no data are needed") if cells else None)
+    main(["reproduce", "adding"])
+    assert trained
+
+
+def test_scores_that_are_not_numbers_are_said(small_adding, monkeypatch):
+    def train_all(cells, root, folder, processes, seconds):
+        for cell in cells:
+            write_result(folder, cell, replace(result(cell), scores={"test_mse": [math.nan, 0.1][cell.seed]}))
+            yield cell, True
+
+    monkeypatch.setattr(command, "train_all", train_all)
+    main(["reproduce", "adding", "--seeds", "2"])
+    assert "| nan ± nan |" in (small_adding / "adding.md").read_text()
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"result": {"model": "RNN"}}', "[]"])
+def test_a_damaged_or_older_result_is_no_result(tmp_path, content):
+    path = result_path(tmp_path, cells(True, 0)[0])
+    path.parent.mkdir()
+    path.write_text(content)
+    assert read_result(tmp_path, cells(True, 0)[0]) is None
+
+
 def test_the_quick_version_tries_no_learning_rates(small_adding, trained, monkeypatch):
     tuned = replace(EXPERIMENTS["adding"], learning_rates=(0.1, 0.01))
     monkeypatch.setitem(EXPERIMENTS, "adding", tuned)
@@ -226,7 +288,10 @@ def test_the_quick_version_tries_no_learning_rates(small_adding, trained, monkey
     assert trained == cells(True, 0)
 
 
-@pytest.mark.parametrize("words", [["addition"], ["adding", "--seeds", "0"], ["adding", "--max-hours", "x"], []])
+@pytest.mark.parametrize(
+    "words",
+    [["addition"], ["adding", "--seeds", "0"], ["adding", "--max-hours", "x"], ["adding", "--max-hours", "nan"], []],
+)
 def test_wrong_arguments(words, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", *words])

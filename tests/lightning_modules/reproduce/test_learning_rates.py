@@ -49,3 +49,8 @@ def test_a_mode_of_min_takes_the_least():
     cell = replace(CELL, mode="min")
     tried = [(c := at_rate(cell, rate), result(c, rate, 1.0)) for rate in (0.1, 0.01, 0.03)]
     assert rates(at_best_rates([cell], tried, None)) == [0.01]
+
+
+def test_nothing_is_decided_before_all_trials_have_ended():
+    first, second = at_rate(CELL, 0.1), at_rate(CELL, 0.01)
+    assert at_best_rates(GRID, [(first, result(first, 0.9, 0.1)), (second, None)], None) == []
