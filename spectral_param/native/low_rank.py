@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ def weight(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int]) -> tuple[T
             raise ValueError(f"{name}: expected shape {(*lead, length)}, got {tuple(tensor.shape)}.")
     u, sigma, v = map(_in_memory, (u, sigma, v))
     w = sigma.new_empty(*lead, p, q)
-    kept = sigma.new_empty(*lead, (m1 + m2) * (p + q + 1) + m1 * _filled(m1) + (m1 + m2) * _filled(m2))
+    kept = sigma.new_empty(*lead, _call("low_rank_kept", (), sizes))
     _call("low_rank_forward", (u, sigma, v, w, kept), (lead.numel(), *sizes))
     return w, kept
 
@@ -55,12 +56,10 @@ def _in_memory(tensor: Tensor) -> Tensor:
     return (torch.zeros_like(tensor) if tensor._is_zerotensor() else tensor).resolve_neg().contiguous()
 
 
-def _filled(m: int) -> int:
-    return -(-m // LANES) * LANES
-
-
-def _call(name: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> None:
+def _call(name: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> Any:
+    """Calls a function of the library, which fills tensors or, without any, returns a number."""
     function = getattr(library(), name)
     if function.argtypes is None:
         function.argtypes = [c_void_p] * len(tensors) + [c_int64] * len(numbers)
-    function(*(tensor.data_ptr() for tensor in tensors), *numbers)
+        function.restype = None if tensors else c_int64
+    return function(*(tensor.data_ptr() for tensor in tensors), *numbers)

@@ -67,25 +67,22 @@ def draw(results: Sequence[Result]) -> Figure:
     return figure
 
 
-RADIUS = Experiment(
-    title="Spectral-RNN by the radius of its band",
-    cells=lambda quick, seed: cells(quick, seed, "radius", RADII),
-    score="test_mse",
-    other_score="test_accuracy",
-    draw=draw,
-    digits=4,
-    seeds=3,
-    notes=(f"Mean squared errors of the adding problem, accuracies of {SET}.",),
-)
-REFLECTOR_COUNT = Experiment(
-    title="Spectral-RNN by its number of reflectors",
-    cells=lambda quick, seed: cells(quick, seed, "reflectors", REFLECTORS),
-    score="test_mse",
-    other_score="test_accuracy",
-    draw=draw,
-    digits=4,
-    seeds=3,
-    notes=(f"m reflectors on each side. Mean squared errors of the adding problem, accuracies of {SET}.",),
+def _study(name: str, title: str, varied: Mapping[str, dict[str, Any]], note: str = "") -> Experiment:
+    return Experiment(
+        title=title,
+        cells=lambda quick, seed: cells(quick, seed, name, varied),
+        score="test_mse",
+        other_score="test_accuracy",
+        draw=draw,
+        digits=4,
+        seeds=3,
+        notes=(f"{note}Mean squared errors of the adding problem, accuracies of {SET}.",),
+    )
+
+
+RADIUS = _study("radius", "Spectral-RNN by the radius of its band", RADII)
+REFLECTOR_COUNT = _study(
+    "reflectors", "Spectral-RNN by its number of reflectors", REFLECTORS, "m reflectors on each side. "
 )
 LENGTHS = Experiment(
     title="Spectral-RNN by the lengths of its reflectors",
