@@ -61,7 +61,7 @@ def recurrent_layer(
 
     Args:
         cell: "rnn" is :class:`torch.nn.RNN`; "irnn" the same with a recurrent matrix that starts
-            at the identity; "gru" and "lstm" are torch's too; "ornn" has an orthogonal recurrent
+            at the identity and a bias that starts at zero; "gru" and "lstm" are torch's too; "ornn" has an orthogonal recurrent
             matrix, a product of reflectors; "spectral-rnn" one in SVD form; "spectral-lstm" is an LSTM whose four
             recurrent matrices are in SVD form; "urnn", "full-capacity-urnn" and "factorized-rnn" are the systems
             that Table 2 of the paper compares with.
@@ -120,6 +120,7 @@ def recurrent_layer(
         rnn = OneBias(nn.RNN, *stack, nonlinearity=activation)
         for layer in rnn.layers if cell == "irnn" else ():
             nn.init.eye_(layer.get_parameter("weight_hh_l0"))
+            nn.init.zeros_(layer.get_parameter("weight_ih_l0").data[:, -1])  # the bias
         return rnn
     turns: dict[str, int | tuple[int, int]] = {"spectral-rnn": reflectors, "ornn": (reflectors, 0)}
     spectral = SpectralRNN(

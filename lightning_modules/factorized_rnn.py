@@ -15,7 +15,7 @@ class FactorizedRNN(nn.Module):
 
     σ stays in a band around 1 by Eq. 4 of the paper. U and V take n² numbers each, where reflectors take fewer.
 
-    Initial values: U and V random, σ = 1; input weight and bias uniform in ±1/√n; the initial state zero.
+    Initial values: U and V random, σ = 1; input weight uniform in ±1/√n; bias and initial state zero.
 
     Args:
         input_size: features of a step.
@@ -51,7 +51,7 @@ class FactorizedRNN(nn.Module):
         self.raw_sigma = nn.Parameter(torch.zeros(hidden_size))
         bound = 1 / math.sqrt(hidden_size)
         self.input_weight = nn.Parameter(torch.empty(hidden_size, input_size).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(hidden_size).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(hidden_size))
         self.initial_state = nn.Parameter(torch.zeros(1, hidden_size)) if learn_initial_state else None
 
     def recurrent_weight(self) -> Tensor:

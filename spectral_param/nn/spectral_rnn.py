@@ -21,8 +21,8 @@ class SpectralRNN(nn.Module):
     W is computed once a sequence, or not at all. Each layer has one bias, as in the paper, where ``nn.RNN`` has two;
     and ``nonlinearity="leaky_relu"`` is there.
 
-    Initial values: U and V random, σ at the map's start (see ``init``); M and b uniform in ±1/√hidden_size as in
-    ``nn.RNN``; the initial state zero.
+    Initial values: U and V random, σ at the map's start (see ``init``); M uniform in ±1/√hidden_size as in ``nn.RNN``;
+    b and the initial state zero. Where W neither grows nor forgets, a b other than zero would add up over the steps.
 
     Args:
         input_size: features of an input step.
@@ -117,13 +117,13 @@ class SpectralRNN(nn.Module):
             )
 
     def reset_parameters(self) -> None:
-        """Fills weights and biases uniformly in ±1/√hidden_size, and the initial state with zeros."""
+        """Fills weights uniformly in ±1/√hidden_size, and biases and the initial state with zeros."""
         bound = 1 / math.sqrt(self.hidden_size)
         for name, parameter in self.named_parameters(recurse=False):
-            if name == "initial_state":
-                nn.init.zeros_(parameter)
-            else:
+            if name.startswith("weight"):
                 nn.init.uniform_(parameter, -bound, bound)
+            else:
+                nn.init.zeros_(parameter)
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Tensor | None = None

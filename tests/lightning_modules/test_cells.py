@@ -105,6 +105,7 @@ def test_initial_state_on_request(cell):
 @pytest.mark.parametrize("nonlinearity", ["relu", "leaky_relu"])
 def test_identity_at_the_start(nonlinearity):
     irnn = recurrent_layer("irnn", 3, 8, num_layers=2, nonlinearity=nonlinearity)
+    assert not irnn(torch.zeros(1, 5, 3))[0].any()  # no bias either
     recurrent = [p for name, p in irnn.named_parameters() if "weight_hh" in name]
     assert len(recurrent) == 2
     for weight in recurrent:
@@ -150,6 +151,7 @@ def test_activations(cell, usual):
 def test_plain_weights_with_leaky_relu_are_torchs_at_slope_zero():
     torch.manual_seed(0)
     leaky = recurrent_layer("rnn", 3, 8, nonlinearity="leaky_relu", negative_slope=0.0)
+    nn.init.normal_(leaky.bias_l0)
     assert not any("parametrizations" in name for name, _ in leaky.named_parameters())
     reference = nn.RNN(3, 8, nonlinearity="relu", batch_first=True)
     bias = {"bias_ih_l0": leaky.bias_l0.detach(), "bias_hh_l0": torch.zeros(8)}

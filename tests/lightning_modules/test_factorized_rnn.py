@@ -18,6 +18,7 @@ def test_recurrent_weight_has_its_singular_values_in_the_band():
 @pytest.mark.parametrize("given", [False, True])
 def test_equals_torchs_layer(nonlinearity, given):
     rnn = FactorizedRNN(3, 6, nonlinearity=nonlinearity)
+    nn.init.normal_(rnn.bias)
     reference = nn.RNN(3, 6, nonlinearity=nonlinearity, batch_first=True)
     reference.load_state_dict(
         {

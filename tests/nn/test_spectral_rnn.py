@@ -17,6 +17,7 @@ def plain_twin(rnn, **kwargs):
             getattr(twin, f"weight_ih_l{layer}").copy_(getattr(rnn, f"weight_ih_l{layer}"))
             getattr(twin, f"weight_hh_l{layer}").copy_(getattr(rnn, f"weight_hh_l{layer}"))
             if rnn.bias:
+                nn.init.normal_(getattr(rnn, f"bias_l{layer}"))
                 getattr(twin, f"bias_ih_l{layer}").copy_(getattr(rnn, f"bias_l{layer}"))
                 getattr(twin, f"bias_hh_l{layer}").zero_()
     return twin
@@ -48,6 +49,15 @@ def test_outputs_are_those_of_nn_rnn(nonlinearity, layers, bias, batch_first):
         assert torch.equal(got[0].batch_sizes, want[0].batch_sizes)
         for a, b in zip(nn.utils.rnn.unpack_sequence(got[0]), nn.utils.rnn.unpack_sequence(want[0]), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_start_as_those_of_nn_rnn_and_biases_at_zero():
+    rnn = SpectralRNN(3, 64, 2, learn_initial_state=True)
+    for layer in range(2):
+        weight, bias = rnn.get_parameter(f"weight_ih_l{layer}"), rnn.get_parameter(f"bias_l{layer}")
+        assert 0.12 < weight.abs().max() <= 0.125
+        assert not bias.any()
+    assert not rnn.initial_state.any()
 
 
 def test_packed_sequences_with_a_state_given():
