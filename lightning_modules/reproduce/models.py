@@ -12,6 +12,8 @@ CELLS: dict[str, dict[str, Any]] = {
     "full-capacity uRNN": {"cell": "full-capacity-urnn", "hidden_size": 116},
     "factorized RNN": {"cell": "factorized-rnn"},
 }
+# callbacks of a Trainer: as in the paper's released code, reflectors have unit length after each step
+NORMALISED: list[list[Any]] = [["SpectralClip", {"renormalize": True}]]
 NETWORKS = {
     "MLP": "mlp",
     "ResNet": "resnet",

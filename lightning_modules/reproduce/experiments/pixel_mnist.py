@@ -5,7 +5,7 @@ from typing import Any
 from lightning_modules.reproduce.cell import GridCell
 from lightning_modules.reproduce.drawing import curves_by_step
 from lightning_modules.reproduce.experiment import Experiment
-from lightning_modules.reproduce.models import CELLS
+from lightning_modules.reproduce.models import CELLS, NORMALISED
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "784 steps": {"seq_len": 784},
@@ -13,7 +13,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "784 steps, permuted": {"seq_len": 784, "permute": True},
 }
 QUICK: dict[str, dict[str, Any]] = {"28 steps": {"seq_len": 28}}
-# what trains the simple recurrences well: steep leaky ReLU, a wide band, decay, a trained first state
+# what trains the simple recurrences well, beside a wide band, decay, a trained first state, normalised reflectors
 SIMPLE = {"nonlinearity": "leaky_relu", "negative_slope": 0.2}
 
 
@@ -27,7 +27,8 @@ def cells(quick: bool, seed: int, experiment: str = "pixel-mnist", models: tuple
             seed=seed,
             task=("SequenceClassifier", arguments(model, 784 // data["seq_len"])),
             data=("PixelMNIST", {**data, "seed": seed}),
-            trainer={"max_epochs": 2 if quick else 10, "gradient_clip_val": 1.0},
+            trainer={"max_epochs": 2 if quick else 10, "gradient_clip_val": 1.0}
+            | ({"callbacks": NORMALISED} if model in ("oRNN", "Spectral-RNN") else {}),
             monitor="val_accuracy",
             mode="max",
             folder="mnist",
