@@ -22,7 +22,7 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
                 | CELLS[model],
             ),
             data=("CopyMemory", {"lag": lag, "seed": seed}),
-            trainer={"max_epochs": 8 if quick else 16},
+            trainer={"max_epochs": 8 if quick else 12},
             monitor="val_loss",
         )
         for lag in ((20,) if quick else (100, 300))
