@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+import spectral_param.native
 from lightning_modules.reproduce.cell import GridCell
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments import EXPERIMENTS
@@ -31,6 +32,7 @@ def reproduce(words: Sequence[str]) -> None:
         SystemExit: with status 2 for wrong arguments or missing data, 1 if a run failed, 130 after an interrupt.
     """
     arguments = _parser().parse_args(words)
+    arguments.native = _build_native() if arguments.native else None
     experiment = EXPERIMENTS[arguments.what]
     seeds = range(experiment.seeds if arguments.seeds is None else arguments.seeds)
     grid = [cell for seed in seeds for cell in experiment.cells(arguments.quick, seed)]
@@ -92,12 +94,21 @@ def _train(
         bar = progress.add_task(title, total=len(cells), completed=len(cells) - len(missing))
         processes = min(arguments.processes or usual_processes(), max(len(missing), 1))
         seconds = deadline - time.monotonic()
-        for cell, done in train_all(missing, arguments.data, arguments.results, processes, seconds):
+        places = arguments.data, arguments.results
+        for cell, done in train_all(missing, *places, processes, seconds, arguments.native):
             if not done:
                 failed.append(cell)
             progress.update(bar, advance=1)
             progress.console.print(f"{cell.setting}, {cell.model}, seed {cell.seed}{'' if done else ': failed'}")
     return failed
+
+
+def _build_native() -> Path:
+    try:
+        return spectral_param.native.build().parent
+    except RuntimeError as error:
+        sys.stderr.write(f"error: --native: {error}\n")
+        raise SystemExit(2) from error
 
 
 def _prepare(cells: Sequence[GridCell], root: Path) -> None:
@@ -140,6 +151,11 @@ def _parser() -> argparse.ArgumentParser:
         "--max-hours", type=_positive(float), default=float("inf"), help="end after this time, keeping what is finished"
     )
     parser.add_argument("--processes", type=_positive(int), help="runs at a time (one a core, or one on a GPU)")
+    parser.add_argument(
+        "--native",
+        action="store_true",
+        help="compile the native forms and train with them: recurrences take half the time",
+    )
     parser.add_argument(
         "--data", type=Path, default=Path("data"), help="folder with mnist, ptb, ucr and multilabel (data)"
     )

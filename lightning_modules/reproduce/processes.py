@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+import spectral_param.native
 from lightning_modules.reproduce.cell import GridCell
 from lightning_modules.reproduce.results import result_path, write_result
 from lightning_modules.reproduce.train import train
@@ -31,7 +32,7 @@ def usual_processes() -> int:
 
 
 def train_all(
-    cells: Sequence[GridCell], root: Path, folder: Path, processes: int, seconds: float
+    cells: Sequence[GridCell], root: Path, folder: Path, processes: int, seconds: float, native: Path | None = None
 ) -> Iterator[tuple[GridCell, bool]]:
     """Trains cells, each in a process of its own, and writes their results.
 
@@ -44,6 +45,7 @@ def train_all(
         folder: folder of the results.
         processes: how many at a time.
         seconds: time after which everything ends, finished or not.
+        native: folder of the native forms that runs take, compiled already; None for none.
 
     Yields:
         Each cell as it ends, and whether there is a result.
@@ -56,7 +58,7 @@ def train_all(
         while waiting or running:
             while waiting and len(running) < processes:
                 cell = waiting.popleft()
-                process = context.Process(target=_work, args=(cell, root, folder, processes > 1), daemon=True)
+                process = context.Process(target=_work, args=(cell, root, folder, processes > 1, native), daemon=True)
                 process.start()
                 running[process] = cell
             left = deadline - time.monotonic()
@@ -83,7 +85,7 @@ def _context() -> Any:
     return context
 
 
-def _work(cell: GridCell, root: Path, folder: Path, one_thread: bool) -> None:
+def _work(cell: GridCell, root: Path, folder: Path, one_thread: bool, native: Path | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()  # also where it is killed
     warnings.simplefilter("ignore")
@@ -91,6 +93,8 @@ def _work(cell: GridCell, root: Path, folder: Path, one_thread: bool) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     if one_thread:
         torch.set_num_threads(1)
+    if native is not None:
+        spectral_param.native.build(native)
     path = result_path(folder, cell).with_suffix(".error")
     path.unlink(missing_ok=True)
     try:

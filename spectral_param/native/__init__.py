@@ -2,16 +2,16 @@
 
 from spectral_param.native.library import build, is_loaded
 from spectral_param.native.low_rank import fits_weight, weight, weight_gradients
-from spectral_param.native.scan import backward_, fits, forward_, summed_outer_products
+from spectral_param.native.scan import Recurrence, fits, run, run_back
 
 __all__ = [
-    "backward_",
+    "Recurrence",
     "build",
     "fits",
     "fits_weight",
-    "forward_",
     "is_loaded",
-    "summed_outer_products",
+    "run",
+    "run_back",
     "weight",
     "weight_gradients",
 ]

@@ -15,8 +15,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("scan.cpp", "low_rank.cpp"))
-HEADERS = (Path(__file__).with_name("tile.h"),)
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("activation.h", "tile.h"))
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fno-math-errno", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
+LANES = 16
+"""Numbers of a vector: sides must be multiples of it."""
 _loaded: list[ctypes.CDLL] = []
 
 
@@ -74,6 +76,11 @@ def is_plain(tensor: Tensor) -> bool:
     """
     plain = type(tensor) in (Tensor, Parameter) and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
     return plain and torch._C._len_torch_dispatch_stack() == 0
+
+
+def in_memory(tensor: Tensor) -> Tensor:
+    """Row by row, with nothing left to be done at reading."""
+    return (torch.zeros_like(tensor) if tensor._is_zerotensor() else tensor).resolve_neg().contiguous()
 
 
 def library() -> ctypes.CDLL:

@@ -23,46 +23,6 @@ struct Sizes {
   int64_t m() const { return m1 + m2; }
 };
 
-struct Left {  // entry (i, k) at data[i * row + k * step]
-  const float* data;
-  int64_t row, step;
-};
-
-template <int R, int C>
-inline void product_tile(float* out, int64_t line, float alpha, bool add, Left a, const float* b, int64_t b_line,
-                         int64_t depth) {
-  V t[R][C] = {};
-  multiply<R, C>(t, a.data, a.row, a.step, b, b_line, depth);
-  for (int i = 0; i < R; i++)
-    for (int j = 0; j < C; j++) {
-      float* at = out + i * line + LANES * j;
-      store(at, add ? load(at) + alpha * t[i][j] : alpha * t[i][j]);
-    }
-}
-
-template <int C>
-void product_panel(float* out, int64_t line, int64_t rows, float alpha, bool add, Left a, const float* b,
-                   int64_t b_line, int64_t depth) {
-  int64_t i = 0;
-  auto from = [&] { return Left{a.data + i * a.row, a.row, a.step}; };
-  for (; i + 6 <= rows; i += 6) product_tile<6, C>(out + i * line, line, alpha, add, from(), b, b_line, depth);
-  for (; i + 2 <= rows; i += 2) product_tile<2, C>(out + i * line, line, alpha, add, from(), b, b_line, depth);
-  for (; i < rows; i++) product_tile<1, C>(out + i * line, line, alpha, add, from(), b, b_line, depth);
-}
-
-// out = alpha a b, or out += alpha a b, with (rows, columns) and columns a multiple of 16
-void product(float* out, int64_t rows, int64_t columns, float alpha, bool add, Left a, const float* b, int64_t depth) {
-  for (int64_t j = 0; j < columns;) {
-    const int64_t wide = std::min(WIDE, (columns - j) / LANES);
-    const auto panel = wide == 4   ? product_panel<4>
-                       : wide == 3 ? product_panel<3>
-                       : wide == 2 ? product_panel<2>
-                                   : product_panel<1>;
-    panel(out + j, columns, rows, alpha, add, a, b + j, columns, depth);
-    j += wide * LANES;
-  }
-}
-
 // (rows, columns) to (columns, line), with zeros after the rows
 void transpose(float* out, int64_t line, const float* in, int64_t rows, int64_t columns) {
   for (int64_t low = 0; low < line; low += LANES)  // a line of the cache of out at a time

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param.native.library import is_loaded, is_plain, library
+from spectral_param.native.library import LANES, in_memory, is_loaded, is_plain, library
 from spectral_param.trapezoid import packed_size
 
-LANES = 16
 LARGEST = 256
 """Beyond, the products of torch make up for what it costs to call them, above all on several threads."""
 
@@ -33,7 +32,7 @@ def weight(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int]) -> tuple[T
     ):
         if tensor.shape != (*lead, length):  # or memory of others would be read
             raise ValueError(f"{name}: expected shape {(*lead, length)}, got {tuple(tensor.shape)}.")
-    u, sigma, v = map(_in_memory, (u, sigma, v))
+    u, sigma, v = map(in_memory, (u, sigma, v))
     w = sigma.new_empty(*lead, p, q)
     kept = sigma.new_empty(*lead, _call("low_rank_kept", (), sizes))
     _call("low_rank_forward", (u, sigma, v, w, kept), (lead.numel(), *sizes))
@@ -44,16 +43,11 @@ def weight_gradients(
     grad: Tensor, u: Tensor, sigma: Tensor, v: Tensor, kept: Tensor, sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients by packed U, σ and packed V from that by W."""
-    grad, sigma = _in_memory(grad), _in_memory(sigma)
+    grad, sigma = in_memory(grad), in_memory(sigma)
     d_u, d_sigma, d_v = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, sigma, v))
     count = sigma.shape[:-1].numel()
     _call("low_rank_backward", (grad, sigma, kept, d_u, d_sigma, d_v), (count, *sizes))
     return d_u, d_sigma, d_v
-
-
-def _in_memory(tensor: Tensor) -> Tensor:
-    """Row by row, with nothing left to be done at reading."""
-    return (torch.zeros_like(tensor) if tensor._is_zerotensor() else tensor).resolve_neg().contiguous()
 
 
 def _call(name: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> Any:

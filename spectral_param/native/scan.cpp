@@ -1,114 +1,99 @@
-// The recurrence h_t = phi(W h_{t-1} + p_t) over a whole sequence, float32, features a multiple of 16.
+// The recurrence h_t = phi(W h_{t-1} + M x_t + b) over a whole sequence and back, float32, features a multiple of 16.
 //
-// Each thread owns some rows of the batch for all steps, so that no step waits for another thread. W lies in panels of
-// up to 64 columns; a tile of 6 rows by one panel stays in registers while it is summed up.
+// W is a matrix, or diag(sigma) - L R^T with thin L and R. Both are one form here: a step adds
+//   sigma h + (h thin) across,  or without sigma and thin  h across,
+// where the rows of h are states, and going back those of the gradient. Each thread owns some rows of the batch for all
+// steps, so that no step waits for another thread. `across` lies in panels of up to 64 columns; a tile of 6 rows by one
+// panel stays in registers while it is summed up. Gradients of weights are summed while what they need is in the cache.
 #include <algorithm>
 #include <cstdint>
 #include <thread>
 #include <vector>
 
+#include "activation.h"
 #include "tile.h"
+
+extern "C" {
+// row-major; null pointers say what is not there
+struct Scan {
+  int64_t steps, batch, n, inputs, rank, phi, threads;  // rank: columns of thin, a multiple of 16; n without
+  float slope;
+  const float *x, *input_weight;       // (steps, batch, inputs), M transposed: (inputs, n)
+  const float *bias;                   // (n), or null
+  const float *sigma, *thin, *across;  // (n) or null, (n, rank) or null, (rank, n)
+  float* states;                       // (steps + 1, batch, n): h_0, …
+  float* inner;                        // (steps, batch, rank): h_{t-1} thin, or null
+
+  // backward alone, with thin and across of the way back
+  const float *last, *extra;                               // (batch, n), (steps, batch, n) or null: gradients by states
+  float *deltas, *first;                                   // gradients before phi: of all steps or null, of step 0
+  float *d_across, *d_thin, *d_sigma, *d_input, *d_bias;   // a part for each thread, zero on entry, with the shape of
+};                                                         // (n, rank), (n, rank), (n), (inputs, n), (n)
+}
 
 namespace {
 
-typedef int32_t I __attribute__((vector_size(64), aligned(4)));
-
-enum Phi { TANH = 0, RELU = 1, LEAKY = 2 };
-
-// exp(x) for |x| <= 18, by x = n log 2 + r
-inline V exponential(V x) {
-  const V half = x < 0.f ? all(-0.5f) : all(0.5f);
-  const I n = __builtin_convertvector(x * 1.44269504f + half, I);
-  const V whole = __builtin_convertvector(n, V);
-  const V r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
-  V p = all(1.9875691500e-4f);
-  for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
-    p = p * r + c;
-  const I scale = (n + 127) << 23;  // the bits of 2^n
-  return (p * r * r + r + 1.f) * (V)scale;
-}
-
-inline V hyperbolic_tangent(V x) {
-  const V z = x * x;
-  V p = all(-5.70498872745e-3f);
-  for (float c : {2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f}) p = p * z + c;
-  const V near = p * z * x + x;
-  const V most = x > 9.f ? all(9.f) : x;
-  const V far = 1.f - 2.f / (exponential(2.f * (most < -9.f ? all(-9.f) : most)) + 1.f);
-  return z < 0.390625f ? near : far;
-}
-
-template <int PHI>
-inline V apply(V z, float slope) {
-  if (PHI == TANH) return hyperbolic_tangent(z);
-  if (PHI == RELU) return z < 0.f ? all(0.f) : z;
-  return z > 0.f ? z : z * slope;
-}
-
-// grad phi'(z), from h = phi(z)
-template <int PHI>
-inline V through(V grad, V h, float slope) {
-  if (PHI == TANH) return grad * (1.f - h * h);
-  if (PHI == RELU) return h <= 0.f ? all(0.f) : grad;
-  return h > 0.f ? grad : grad * slope;
-}
-
+// rows of one step, and all that is added up to give the rows of the next
 struct Step {
-  const float* from;   // rows to multiply with W
-  float* to;           // forward: W's input projected, then h; backward: the gradient before phi
-  const float* h;      // backward: h at the step of `to`
-  const float* extra;  // backward: gradient that comes to h from outside, or null
+  const Scan& scan;
+  const float* panels;  // across
+  const float* whole;   // (rows, n): what sigma scales
+  const float* from;    // (rows, rank): what is multiplied with across
+  const float* x;       // forward: (rows, inputs)
+  const float* h;       // backward: states where the gradient passes phi
+  const float* extra;   // backward: gradient from outside, or null
+  float* to;
 };
 
 template <int R, int C, int PHI, bool FORWARD>
-inline void tile(const Step& s, int64_t at, const float* panel, int64_t n, float slope) {
+inline void tile(const Step& s, int64_t row, int64_t column, const float* panel) {
+  const Scan& a = s.scan;
   V t[R][C];
   for (int i = 0; i < R; i++)
     for (int j = 0; j < C; j++) {
-      const int64_t o = at + i * n + LANES * j;
-      t[i][j] = FORWARD ? load(s.to + o) : (s.extra ? load(s.extra + o) : all(0.f));
+      const int64_t c = column + LANES * j, o = (row + i) * a.n + c;
+      const float *given = FORWARD ? a.bias : s.extra;
+      t[i][j] = given ? load(given + (FORWARD ? c : o)) : all(0.f);
+      if (a.sigma) t[i][j] += load(a.sigma + c) * load(s.whole + o);
     }
-  multiply<R, C>(t, s.from + at / n * n, n, 1, panel, LANES * C, n);
+  if (FORWARD) multiply<R, C>(t, s.x + row * a.inputs, a.inputs, 1, a.input_weight + column, a.n, a.inputs);
+  multiply<R, C>(t, s.from + row * a.rank, a.rank, 1, panel, LANES * C, a.rank);
   for (int i = 0; i < R; i++)
     for (int j = 0; j < C; j++) {
-      const int64_t o = at + i * n + LANES * j;
-      store(s.to + o, FORWARD ? apply<PHI>(t[i][j], slope) : through<PHI>(t[i][j], load(s.h + o), slope));
+      const int64_t o = (row + i) * a.n + column + LANES * j;
+      store(s.to + o, FORWARD ? apply<PHI>(t[i][j], a.slope) : through<PHI>(t[i][j], load(s.h + o), a.slope));
     }
 }
 
 template <int C, int PHI, bool FORWARD>
-void panel_of_rows(const Step& s, int64_t low, int64_t high, int64_t column, const float* panel, int64_t n,
-                   float slope) {
+void panel_of_rows(const Step& s, int64_t low, int64_t high, int64_t column, const float* panel) {
   int64_t i = low;
-  for (; i + 6 <= high; i += 6) tile<6, C, PHI, FORWARD>(s, i * n + column, panel, n, slope);
-  for (; i + 2 <= high; i += 2) tile<2, C, PHI, FORWARD>(s, i * n + column, panel, n, slope);
-  for (; i < high; i++) tile<1, C, PHI, FORWARD>(s, i * n + column, panel, n, slope);
+  for (; i + 6 <= high; i += 6) tile<6, C, PHI, FORWARD>(s, i, column, panel);
+  for (; i + 2 <= high; i += 2) tile<2, C, PHI, FORWARD>(s, i, column, panel);
+  for (; i < high; i++) tile<1, C, PHI, FORWARD>(s, i, column, panel);
 }
 
 template <int PHI, bool FORWARD>
-void step(const Step& s, int64_t low, int64_t high, const float* panels, int64_t n, float slope) {
-  for (int64_t column = 0; column < n;) {
-    const int64_t wide = std::min(WIDE, (n - column) / LANES);
-    const float* panel = panels + column * n;
-    if (wide == 4) panel_of_rows<4, PHI, FORWARD>(s, low, high, column, panel, n, slope);
-    else if (wide == 3) panel_of_rows<3, PHI, FORWARD>(s, low, high, column, panel, n, slope);
-    else if (wide == 2) panel_of_rows<2, PHI, FORWARD>(s, low, high, column, panel, n, slope);
-    else panel_of_rows<1, PHI, FORWARD>(s, low, high, column, panel, n, slope);
-    column += wide * LANES;
-  }
+void step(const Step& s, int64_t low, int64_t high) {
+  in_wide_columns(s.scan.n, [&](auto wide, int64_t column) {
+    panel_of_rows<wide, PHI, FORWARD>(s, low, high, column, s.panels + column * s.scan.rank);
+  });
 }
 
-// W (or its transpose) in panels of up to 64 columns, one after the other
-std::vector<float> in_panels(const float* w, int64_t n, bool transposed) {
-  std::vector<float> panels(n * n);
+// (rank, n) in panels of up to 64 columns, one after the other
+std::vector<float> in_panels(const float* across, int64_t rank, int64_t n) {
+  std::vector<float> panels(rank * n);
   float* out = panels.data();
-  for (int64_t column = 0; column < n;) {
-    const int64_t width = LANES * std::min(WIDE, (n - column) / LANES);
-    for (int64_t k = 0; k < n; k++)
-      for (int64_t j = column; j < column + width; j++) *out++ = transposed ? w[j * n + k] : w[k * n + j];
-    column += width;
-  }
+  in_wide_columns(n, [&](auto wide, int64_t column) {
+    for (int64_t k = 0; k < rank; k++)
+      for (int64_t j = 0; j < wide * LANES; j++) *out++ = across[k * n + column + j];
+  });
   return panels;
+}
+
+// to (rows, rank) = from (rows, n) thin
+void narrow(const Scan& a, const float* from, float* to, int64_t low, int64_t high) {
+  product(to + low * a.rank, high - low, a.rank, 1.f, false, {from + low * a.n, a.n, 1}, a.thin, a.n);
 }
 
 template <class Work>
@@ -120,42 +105,89 @@ void in_parallel(int64_t size, int64_t threads, Work work) {
   for (auto& other : others) other.join();
 }
 
-template <int R, int C>
-inline void outer_tile(const float* d, const float* h, float* out, int64_t n, int64_t rows) {
-  V t[R][C];
-  for (int i = 0; i < R; i++)
-    for (int j = 0; j < C; j++) t[i][j] = load(out + i * n + LANES * j);
-  multiply<R, C>(t, d, 1, n, h, n, rows);
-  for (int i = 0; i < R; i++)
-    for (int j = 0; j < C; j++) store(out + i * n + LANES * j, t[i][j]);
-}
-
-template <int C>
-void outer_panel(const float* d, const float* h, float* out, int64_t n, int64_t rows) {
-  int64_t i = 0;
-  for (; i + 6 <= n; i += 6) outer_tile<6, C>(d + i, h, out + i * n, n, rows);
-  for (; i < n; i += 2) outer_tile<2, C>(d + i, h, out + i * n, n, rows);
-}
-
 template <int PHI>
-void forward(float* states, const float* panels, int64_t steps, int64_t batch, int64_t n, float slope,
-             int64_t threads) {
-  in_parallel(batch, threads, [=](int64_t, int64_t low, int64_t high) {
-    for (int64_t t = 0; t < steps; t++)
-      step<PHI, true>({states + t * batch * n, states + (t + 1) * batch * n, nullptr, nullptr}, low, high, panels, n,
-                      slope);
+void forward(const Scan& a) {
+  const std::vector<float> panels = in_panels(a.across, a.rank, a.n);
+  in_parallel(a.batch, a.threads, [&](int64_t, int64_t low, int64_t high) {
+    for (int64_t t = 0; t < a.steps; t++) {
+      const float *h = a.states + t * a.batch * a.n, *from = h;
+      if (a.thin) {
+        float* inner = a.inner + t * a.batch * a.rank;
+        narrow(a, h, inner, low, high);
+        from = inner;
+      }
+      step<PHI, true>({a, panels.data(), h, from, a.x + t * a.batch * a.inputs, nullptr, nullptr,
+                       a.states + (t + 1) * a.batch * a.n}, low, high);
+    }
   });
 }
 
+// The gradients before phi of the last steps, and those times thin, in a ring of slots
+struct Ring {
+  const Scan& scan;
+  int64_t slots;
+  float *deltas, *narrowed;
+  float* delta(int64_t t) const { return deltas + t % slots * scan.batch * scan.n; }
+  float* thin(int64_t t) const { return narrowed + t % slots * scan.batch * scan.rank; }
+};
+
+// adds what `count` steps from t on give to the gradients of the weights
+void add_gradients(const Scan& a, const Ring& ring, int64_t t, int64_t count, int64_t thread, int64_t low,
+                   int64_t high) {
+  const int64_t n = a.n, rank = a.rank, rows = high - low;
+  std::vector<const float*> d(count), before(count), from(count), thin(count), x(count);
+  for (int64_t i = 0; i < count; i++) {
+    d[i] = ring.delta(t + i) + low * n;
+    before[i] = a.states + ((t + i) * a.batch + low) * n;
+    from[i] = a.thin ? a.inner + ((t + i) * a.batch + low) * rank : before[i];
+    thin[i] = a.thin ? ring.thin(t + i) + low * rank : nullptr;
+    x[i] = a.x + ((t + i) * a.batch + low) * a.inputs;
+  }
+  add_outer(a.d_across + thread * n * rank, n, rank, d, from, rows);
+  add_outer(a.d_input + thread * a.inputs * n, a.inputs, n, x, d, rows);
+  if (a.thin) add_outer(a.d_thin + thread * n * rank, n, rank, before, thin, rows);
+  float *d_bias = a.d_bias + thread * n, *d_sigma = a.d_sigma + thread * n;
+  for (int64_t c = 0; c < n; c += LANES) {
+    V bias = load(d_bias + c), sigma = all(0.f);
+    for (int64_t i = 0; i < count; i++)
+      for (int64_t r = 0; r < rows; r++) {
+        const V delta = load(d[i] + r * n + c);
+        bias += delta;
+        sigma += delta * load(before[i] + r * n + c);
+      }
+    store(d_bias + c, bias);
+    if (a.sigma) store(d_sigma + c, load(d_sigma + c) + sigma);
+  }
+}
+
 template <int PHI>
-void backward(const float* states, float* deltas, const float* extra, const float* panels, int64_t steps, int64_t batch,
-              int64_t n, float slope, int64_t threads) {
-  const int64_t size = batch * n;
-  in_parallel(batch, threads, [=](int64_t, int64_t low, int64_t high) {
-    for (int64_t t = steps - 2; t >= 0; t--)
-      step<PHI, false>({deltas + (t + 1) * size, deltas + t * size, states + (t + 1) * size,
-                        extra ? extra + t * size : nullptr},
-                       low, high, panels, n, slope);
+void backward(const Scan& a) {
+  constexpr int64_t DEPTH = 128;  // rows that are summed up in registers before a gradient is written
+  const std::vector<float> panels = in_panels(a.across, a.rank, a.n);
+  const int64_t rows = std::max<int64_t>(1, a.batch / std::max<int64_t>(1, a.threads));
+  const int64_t group = std::min(a.steps, (DEPTH + rows - 1) / rows), size = a.batch * a.n;
+  const int64_t slots = a.deltas ? a.steps : std::min(a.steps, group + 1);
+  std::vector<float> own(a.deltas ? 0 : slots * size), narrowed(a.thin ? slots * a.batch * a.rank : 0);
+  const Ring ring{a, slots, a.deltas ? a.deltas : own.data(), narrowed.data()};
+  in_parallel(a.batch, a.threads, [&](int64_t thread, int64_t low, int64_t high) {
+    for (int64_t o = low * a.n; o < high * a.n; o += LANES)
+      store(ring.delta(a.steps - 1) + o, through<PHI>(load(a.last + o), load(a.states + a.steps * size + o), a.slope));
+    int64_t waiting = 0;
+    for (int64_t t = a.steps - 1; t >= 0; t--) {
+      const float *d = ring.delta(t), *from = d;
+      if (a.thin) {
+        narrow(a, d, ring.thin(t), low, high);
+        from = ring.thin(t);
+      }
+      if (t)
+        step<PHI, false>({a, panels.data(), d, from, nullptr, a.states + t * size,
+                          a.extra ? a.extra + (t - 1) * size : nullptr, ring.delta(t - 1)}, low, high);
+      if (++waiting == group || !t) {
+        add_gradients(a, ring, t, waiting, thread, low, high);
+        waiting = 0;
+      }
+    }
+    std::copy(ring.delta(0) + low * a.n, ring.delta(0) + high * a.n, a.first + low * a.n);
   });
 }
 
@@ -163,39 +195,13 @@ void backward(const float* states, float* deltas, const float* extra, const floa
 
 extern "C" {
 
-// states (steps + 1, batch, n): h_0, then the projected inputs on entry, the states on exit
-void scan_forward(const float* w, float* states, int64_t steps, int64_t batch, int64_t n, int64_t phi, float slope,
-                  int64_t threads) {
-  const std::vector<float> panels = in_panels(w, n, true);
-  (phi == TANH ? forward<TANH> : phi == RELU ? forward<RELU> : forward<LEAKY>)(states, panels.data(), steps, batch, n,
-                                                                               slope, threads);
+// fills states and inner, from h_0
+void scan_forward(const Scan* a) {
+  (a->phi == TANH ? forward<TANH> : a->phi == RELU ? forward<RELU> : forward<LEAKY>)(*a);
 }
 
-// deltas (steps, batch, n): the last step's gradient before phi on entry, all of them on exit; extra as deltas, or null
-void scan_backward(const float* w, const float* states, float* deltas, const float* extra, int64_t steps, int64_t batch,
-                   int64_t n, int64_t phi, float slope, int64_t threads) {
-  const std::vector<float> panels = in_panels(w, n, false);
-  (phi == TANH ? backward<TANH> : phi == RELU ? backward<RELU> : backward<LEAKY>)(
-      states, deltas, extra, panels.data(), steps, batch, n, slope, threads);
-}
-
-// out (threads, n, n), zero on entry: parts of the sum over rows of d hᵀ
-void scan_outer(const float* d, const float* h, float* out, int64_t rows, int64_t n, int64_t threads) {
-  constexpr int64_t CHUNK = 256;
-  in_parallel(rows, threads, [=](int64_t thread, int64_t low, int64_t high) {
-    float* mine = out + thread * n * n;
-    for (int64_t r = low; r < high; r += CHUNK) {
-      const int64_t some = std::min(CHUNK, high - r);
-      for (int64_t column = 0; column < n;) {
-        const int64_t wide = std::min(WIDE, (n - column) / LANES);
-        const float *dr = d + r * n, *hr = h + r * n + column;
-        if (wide == 4) outer_panel<4>(dr, hr, mine + column, n, some);
-        else if (wide == 3) outer_panel<3>(dr, hr, mine + column, n, some);
-        else if (wide == 2) outer_panel<2>(dr, hr, mine + column, n, some);
-        else outer_panel<1>(dr, hr, mine + column, n, some);
-        column += wide * LANES;
-      }
-    }
-  });
+// fills deltas and first, and adds to the parts
+void scan_backward(const Scan* a) {
+  (a->phi == TANH ? backward<TANH> : a->phi == RELU ? backward<RELU> : backward<LEAKY>)(*a);
 }
 }

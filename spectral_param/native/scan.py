@@ -2,56 +2,158 @@
 
 from __future__ import annotations
 
-from ctypes import c_float, c_int64, c_void_p
+from ctypes import Structure, byref, c_float, c_int64, c_void_p
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from spectral_param.native.library import is_loaded, is_plain, library
+from spectral_param.native.library import LANES, in_memory, is_loaded, is_plain, library
 from spectral_param.scan.activation import NONLINEARITIES
 
 
-def fits(states: Tensor, *others: Tensor) -> bool:
-    """Whether the native scan is there and made for such states, (T + 1, B, n), and what goes with them."""
-    return is_loaded() and all(map(is_plain, (states, *others))) and states.shape[-1] % 16 == 0 and states.numel() > 0
+class Recurrence(NamedTuple):
+    """What a step adds to rows h, of states or, going back, of gradients: ``σ h + (h thin) across``.
+
+    Args:
+        across: (r, n), or (n, n) without thin.
+        sigma: σ, (n,); ``None`` with thin: then a step adds ``h across``.
+        thin: (n, r).
+    """
+
+    across: Tensor
+    sigma: Tensor | None = None
+    thin: Tensor | None = None
 
 
-def forward_(states: Tensor, w: Tensor, nonlinearity: str, slope: float) -> None:
-    """Fills the states, in place of the projected inputs behind the first of them."""
-    w = w.contiguous()
-    library().scan_forward(_at(w), _at(states), *_sizes(states), *_phi(nonlinearity, slope), _threads())
+class Sums(NamedTuple):
+    """What the way back leaves, for d the gradients before φ.
+
+    Args:
+        deltas: d of all steps, (T, B, n), if asked for.
+        first: d of the first step, (B, n).
+        across: Σ dᵀ h, or with thin Σ dᵀ (h thin), (n, n) or (n, r).
+        thin: Σ hᵀ (d thin), (n, r), of the way back's thin.
+        sigma: Σ d h, (n,).
+        input: Σ dᵀ x, (n, i).
+        bias: Σ d, (n,).
+    """
+
+    deltas: Tensor | None
+    first: Tensor
+    across: Tensor
+    thin: Tensor
+    sigma: Tensor
+    input: Tensor
+    bias: Tensor
 
 
-def backward_(
-    deltas: Tensor, states: Tensor, w: Tensor, grad_states: Tensor | None, nonlinearity: str, slope: float
+class _Scan(Structure):
+    """``Scan`` of scan.cpp."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("steps", "batch", "n", "inputs", "rank", "phi", "threads")),
+        ("slope", c_float),
+        *((name, c_void_p) for name in ("x", "input_weight", "bias", "sigma", "thin", "across", "states", "inner")),
+        *((name, c_void_p) for name in ("last", "extra", "deltas", "first")),
+        *((name, c_void_p) for name in ("d_across", "d_thin", "d_sigma", "d_input", "d_bias")),
+    )
+
+
+def fits(x: Tensor, h0: Tensor, *others: Tensor | None) -> bool:
+    """Whether the native scan is there and made for such inputs, (T, B, i), first states and what goes with them."""
+    if not is_loaded() or h0.shape[-1] % LANES or not h0.numel() or not len(x):
+        return False
+    return all(tensor is None or is_plain(tensor) for tensor in (x, h0, *others))
+
+
+def run(
+    x: Tensor, h0: Tensor, m: Tensor, b: Tensor | None, way: Recurrence, nonlinearity: str, slope: float
+) -> tuple[Tensor, Tensor | None]:
+    """The states h_0 … h_T, (T + 1, B, n), and with thin ``h_{t-1} thin`` of all steps, its columns filled up."""
+    way = _filled(way)
+    states = x.new_empty(len(x) + 1, *h0.shape)
+    states[0] = h0
+    inner = None if way.thin is None else x.new_empty(*x.shape[:2], way.thin.shape[1])
+    pointers = {"x": in_memory(x), "input_weight": in_memory(m.mT), "bias": b, "states": states, "inner": inner}
+    _call("scan_forward", x, way, nonlinearity, slope, pointers)
+    return states, inner
+
+
+def run_back(
+    x: Tensor,
+    states: Tensor,
+    inner: Tensor | None,
+    last: Tensor,
+    extra: Tensor | None,
+    way: Recurrence,
+    nonlinearity: str,
+    slope: float,
+    *,
+    all_deltas: bool,
+) -> Sums:
+    """Sums of gradients over all steps, from what :func:`run` has filled.
+
+    Args:
+        x: inputs.
+        states: of :func:`run`.
+        inner: of :func:`run`.
+        last: gradient by the last states, (B, n), all of it.
+        extra: gradients by the states of all steps, (T, B, n), of which the last is not read.
+        way: across and thin that bring a gradient back by a step.
+        nonlinearity: φ.
+        slope: of leaky_relu.
+        all_deltas: whether gradients before φ of all steps are kept.
+    """
+    rank = None if way.thin is None else way.thin.shape[1]
+    way = _filled(way)
+    batch, size = x.shape[1:]
+    n, threads = states.shape[-1], torch.get_num_threads()
+    deltas = torch.empty_like(states[1:]) if all_deltas else None
+    first = last.new_empty(batch, n)
+    shapes = {"d_across": (n, len(way.across)), "d_sigma": (n,), "d_input": (size, n), "d_bias": (n,)}
+    shapes["d_thin"] = (n, 0 if way.thin is None else way.thin.shape[1])
+    parts = {name: last.new_zeros(threads, *shape) for name, shape in shapes.items()}
+    given = {"x": in_memory(x), "states": states, "inner": inner, "last": in_memory(last)}
+    extra = None if extra is None else in_memory(extra)
+    _call(
+        "scan_backward",
+        x,
+        way,
+        nonlinearity,
+        slope,
+        {**given, "extra": extra, "deltas": deltas, "first": first, **parts},
+    )
+    sums = {name: part.sum(0) if threads > 1 else part[0] for name, part in parts.items()}
+    across, thin = sums["d_across"][:, : n if rank is None else rank], sums["d_thin"][:, :rank]
+    return Sums(deltas, first, across, thin, sums["d_sigma"], sums["d_input"].mT, sums["d_bias"])
+
+
+def _filled(way: Recurrence) -> Recurrence:
+    """With zeros up to a multiple of 16 columns of thin."""
+    across, sigma, thin = way
+    if thin is None or sigma is None:
+        return Recurrence(in_memory(across))
+    more = -thin.shape[1] % LANES
+    return Recurrence(in_memory(F.pad(across, (0, 0, 0, more))), in_memory(sigma), in_memory(F.pad(thin, (0, more))))
+
+
+def _call(
+    name: str, x: Tensor, way: Recurrence, nonlinearity: str, slope: float, pointers: dict[str, Tensor | None]
 ) -> None:
-    """Fills the gradients before φ, (T, B, n), the last of which is there."""
-    w = w.contiguous()
-    extra = None if grad_states is None else grad_states.contiguous()
-    address = None if extra is None else _at(extra)
-    phi = _phi(nonlinearity, slope)
-    library().scan_backward(_at(w), _at(states), _at(deltas), address, *_sizes(states), *phi, _threads())
-
-
-def summed_outer_products(d: Tensor, h: Tensor) -> Tensor:
-    """``dᵀ h`` for contiguous (rows, n) each."""
-    rows, n = d.shape
-    parts = d.new_zeros(torch.get_num_threads(), n, n)
-    library().scan_outer(_at(d), _at(h), _at(parts), c_int64(rows), c_int64(n), _threads())
-    return parts.sum(0) if len(parts) > 1 else parts[0]
-
-
-def _at(tensor: Tensor) -> c_void_p:
-    return c_void_p(tensor.data_ptr())
-
-
-def _sizes(states: Tensor) -> tuple[c_int64, c_int64, c_int64]:
-    return c_int64(states.shape[0] - 1), c_int64(states.shape[1]), c_int64(states.shape[2])
-
-
-def _phi(nonlinearity: str, slope: float) -> tuple[c_int64, c_float]:
-    return c_int64(NONLINEARITIES.index(nonlinearity)), c_float(slope)
-
-
-def _threads() -> c_int64:
-    return c_int64(torch.get_num_threads())
+    steps, batch, inputs = x.shape
+    rank, n = way.across.shape
+    tensors = {**pointers, **way._asdict()}
+    scan = _Scan(
+        steps,
+        batch,
+        n,
+        inputs,
+        rank,
+        NONLINEARITIES.index(nonlinearity),
+        torch.get_num_threads(),
+        slope,
+        **{name: tensor.data_ptr() for name, tensor in tensors.items() if tensor is not None},
+    )
+    getattr(library(), name)(byref(scan))

@@ -109,13 +109,14 @@ class _Scan(torch.autograd.Function):
         slope: float,
     ) -> tuple[Tensor, Tensor]:
         steps = len(x)
-        states = projected_states(x, h0, m, b)
-        if native.fits(states, w):
-            native.forward_(states, w, nonlinearity, slope)
-        elif triton_scan.fits(states, w):
-            triton_scan.forward_(states, w, nonlinearity, slope)
+        if native.fits(x, h0, m, w, b):
+            states, _ = native.run(x, h0, m, b, native.Recurrence(w.mT), nonlinearity, slope)
         else:
-            _fill_states(states, w, nonlinearity, slope)
+            states = projected_states(x, h0, m, b)
+            if triton_scan.fits(states, w):
+                triton_scan.forward_(states, w, nonlinearity, slope)
+            else:
+                _fill_states(states, w, nonlinearity, slope)
         ctx.save_for_backward(x, h0, m, w, b, states)
         ctx.nonlinearity, ctx.slope = nonlinearity, slope
         ctx.set_materialize_grads(False)
@@ -133,15 +134,26 @@ class _Scan(torch.autograd.Function):
 
         steps, batch, size = x.shape
         n = w.shape[0]
-        deltas = torch.empty_like(states[1:])  # gradients before φ
-        h, d = states.unbind(0), deltas.unbind(0)
         grad = torch.zeros_like(h0) if grad_last is None else grad_last.clone()
         if grad_states is not None:
             grad += grad_states[-1]
+        if native.fits(x, states, m, w, grad, grad_states):
+            phi, back = (ctx.nonlinearity, ctx.slope), native.Recurrence(w)
+            sums = native.run_back(x, states, None, grad, grad_states, back, *phi, all_deltas=needs[0])
+            d_x = None if sums.deltas is None else sums.deltas @ m
+            return (
+                d_x,
+                sums.first @ w if needs[1] else None,
+                sums.input,
+                sums.across,
+                sums.bias if needs[4] else None,
+                None,
+                None,
+            )
+        deltas = torch.empty_like(states[1:])  # gradients before φ
+        h, d = states.unbind(0), deltas.unbind(0)
         through_activation(grad, h[steps], ctx.nonlinearity, ctx.slope, out=d[steps - 1])
-        if native.fits(states, w):
-            native.backward_(deltas, states, w, grad_states, ctx.nonlinearity, ctx.slope)
-        elif triton_scan.fits(states, w):
+        if triton_scan.fits(states, w):
             triton_scan.backward_(deltas, states, w, grad_states, ctx.nonlinearity, ctx.slope)
         else:
             for t in reversed(range(steps - 1)):
@@ -155,7 +167,7 @@ class _Scan(torch.autograd.Function):
             (flat @ m).view_as(x) if needs[0] else None,
             d[0] @ w if needs[1] else None,
             flat.mT @ x.reshape(steps * batch, size) if needs[2] else None,
-            _summed_outer_products(flat, states[:-1].view(steps * batch, n)) if needs[3] else None,
+            flat.mT @ states[:-1].view(steps * batch, n) if needs[3] else None,
             flat.sum(0) if needs[4] else None,
             None,
             None,
@@ -167,7 +179,3 @@ def _fill_states(states: Tensor, w: Tensor, nonlinearity: str, slope: float) -> 
     for before, now in pairwise(h):
         now.addmm_(before, wt)
         activate_(now, nonlinearity, slope)
-
-
-def _summed_outer_products(d: Tensor, h: Tensor) -> Tensor:
-    return native.summed_outer_products(d, h) if native.fits(d, h) else d.mT @ h

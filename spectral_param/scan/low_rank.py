@@ -9,12 +9,14 @@ Note [Scan of low rank]
 from __future__ import annotations
 
 import functools
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from spectral_param import native
 from spectral_param.precision import without_autocast
 from spectral_param.scan.activation import activate, activate_, check_activation, through_activation
 from spectral_param.scan.recording import differentiable_gradients, projected_states
@@ -97,19 +99,17 @@ class _Scan(torch.autograd.Function):
         nonlinearity: str,
         slope: float,
     ) -> tuple[Tensor, Tensor]:
-        steps = len(x)
-        states = projected_states(x, h0, m, b)
-        inner = x.new_empty(*x.shape[:2], left.shape[1])
-        h, a = states.unbind(0), inner.unbind(0)
-        lt = left.mT
-        for t in range(steps):
-            torch.mm(h[t], right, out=a[t])
-            h[t + 1].addcmul_(h[t], sigma).addmm_(a[t], lt, alpha=-1)
-            activate_(h[t + 1], nonlinearity, slope)
+        ctx.native = native.fits(x, h0, m, sigma, left, right, b)
+        if ctx.native:
+            way = native.Recurrence(-left.mT, sigma, right)
+            states, inner = native.run(x, h0, m, b, way, nonlinearity, slope)
+        else:
+            states = projected_states(x, h0, m, b)
+            inner = _fill_states(states, sigma, left, right, nonlinearity, slope)
         ctx.save_for_backward(x, h0, m, sigma, left, right, b, states, inner)
         ctx.nonlinearity, ctx.slope = nonlinearity, slope
         ctx.set_materialize_grads(False)
-        return states[1:], h[steps].clone()
+        return states[1:], states[-1].clone()
 
     @staticmethod
     @without_autocast
@@ -123,12 +123,20 @@ class _Scan(torch.autograd.Function):
 
         steps, batch, size = x.shape
         n, rank = left.shape
-        deltas, thin = torch.empty_like(states[1:]), torch.empty_like(inner)  # gradients before φ, and their Lᵀ d
-        h, d, e = states.unbind(0), deltas.unbind(0), thin.unbind(0)
-        rt = right.mT
         grad = torch.zeros_like(h0) if grad_last is None else grad_last.clone()
         if grad_states is not None:
             grad += grad_states[-1]
+        if ctx.native and native.fits(x, states, grad, grad_states):
+            phi, back = (ctx.nonlinearity, ctx.slope), native.Recurrence(-right.mT, sigma, left)
+            sums = native.run_back(x, states, inner, grad, grad_states, back, *phi, all_deltas=needs[0])
+            d_x = None if sums.deltas is None else sums.deltas @ m
+            d_h0 = torch.addmm(sums.first * sigma, sums.first @ left, right.mT, alpha=-1) if needs[1] else None
+            d_b = sums.bias if needs[6] else None
+            return d_x, d_h0, sums.input, sums.sigma, -sums.across, -sums.thin, d_b, None, None
+        inner = inner[..., :rank]
+        deltas, thin = torch.empty_like(states[1:]), torch.empty_like(inner)  # gradients before φ, and their Lᵀ d
+        h, d, e = states.unbind(0), deltas.unbind(0), thin.unbind(0)
+        rt = right.mT
         for t in reversed(range(steps)):
             through_activation(grad, h[t + 1], ctx.nonlinearity, ctx.slope, out=d[t])
             torch.mm(d[t], left, out=e[t])
@@ -142,12 +150,23 @@ class _Scan(torch.autograd.Function):
             grad if needs[1] else None,
             flat.mT @ x.reshape(steps * batch, size) if needs[2] else None,
             _column_dots(deltas, states) if needs[3] else None,
-            (flat.mT @ inner.view(steps * batch, rank)).neg_() if needs[4] else None,
-            (before.mT @ thin.view(steps * batch, rank)).neg_() if needs[5] else None,
+            (flat.mT @ inner.reshape(steps * batch, rank)).neg_() if needs[4] else None,
+            (before.mT @ thin.reshape(steps * batch, rank)).neg_() if needs[5] else None,
             flat.sum(0) if needs[6] else None,
             None,
             None,
         )
+
+
+def _fill_states(states: Tensor, sigma: Tensor, left: Tensor, right: Tensor, nonlinearity: str, slope: float) -> Tensor:
+    """In place of the projected inputs; answers ``h_{t-1} R`` of all steps."""
+    inner = states.new_empty(len(states) - 1, states.shape[1], right.shape[1])
+    lt = left.mT
+    for (before, now), a in zip(pairwise(states.unbind(0)), inner.unbind(0), strict=True):
+        torch.mm(before, right, out=a)
+        now.addcmul_(before, sigma).addmm_(a, lt, alpha=-1)
+        activate_(now, nonlinearity, slope)
+    return inner
 
 
 def _column_dots(deltas: Tensor, states: Tensor) -> Tensor:

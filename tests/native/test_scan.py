@@ -7,30 +7,39 @@ from spectral_param import native, show_config
 from spectral_param.functional import rnn_scan
 from spectral_param.native import library
 from spectral_param.nn import SpectralRNN
-from spectral_param.scan import NONLINEARITIES, dense
+from spectral_param.scan import NONLINEARITIES, low_rank_scan
 from tests.reference import relative
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 
 
-def inputs(steps, batch, n, dtype=torch.float64):
-    shapes = ((steps, batch, 3), (batch, n), (n, 3), (n, n), (n,))
+SCANS = {"W": rnn_scan, "thin": low_rank_scan}
+
+
+def inputs(steps, batch, n, rank=None):
+    """Of a scan with W, or with σ and thin factors of ``rank`` columns, whose values keep the states from growing."""
+    weight = ((n, n),) if rank is None else ((n,), (n, rank), (n, rank))
+    shapes = ((steps, batch, 3), (batch, n), (n, 3), *weight, (n,))
     tensors = [torch.randn(s, dtype=torch.float64) for s in shapes]
-    tensors[3] /= n**0.5
+    for tensor in tensors[3:-1]:
+        tensor /= n**0.5
     return [t.requires_grad_() for t in tensors]
 
 
 @pytest.mark.usefixtures("_native")
 @pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
-@pytest.mark.parametrize(("steps", "batch", "n"), [(9, 37, 128), (1, 1, 16), (7, 5, 48), (3, 8, 96), (4, 3, 272)])
+@pytest.mark.parametrize(
+    ("steps", "batch", "n", "rank"), [(9, 37, 128, 32), (1, 1, 16, 1), (7, 5, 48, 20), (3, 8, 96, 70), (4, 3, 272, 16)]
+)
 @pytest.mark.parametrize("outputs", ["states", "last", "both"])
-def test_equal_to_float64_with_gradients(nonlinearity, steps, batch, n, outputs):
-    exact = inputs(steps, batch, n)
+@pytest.mark.parametrize("form", SCANS)
+def test_equal_to_float64_with_gradients(nonlinearity, steps, batch, n, rank, outputs, form):
+    exact = inputs(steps, batch, n, rank if form == "thin" else None)
     near = [t.detach().float().requires_grad_() for t in exact]
     weight = torch.randn(steps, batch, n, dtype=torch.float64)
     found = []
     for tensors in (near, exact):
-        states, last = rnn_scan(*tensors, nonlinearity, 0.1)
+        states, last = SCANS[form](*tensors, nonlinearity, 0.1)
         loss = (states * weight.to(states.dtype)).sum() if outputs != "last" else 0
         loss = loss + (last.sin().sum() if outputs != "states" else 0)
         found.append([states, last, *torch.autograd.grad(loss, tensors)])
@@ -54,26 +63,57 @@ def test_values_far_out_and_not_a_number():
 
 @pytest.mark.usefixtures("_native")
 def test_only_what_it_is_made_for(monkeypatch):
-    assert native.fits(torch.zeros(2, 3, 32))
-    assert not native.fits(torch.zeros(2, 3, 30))
-    assert not native.fits(torch.zeros(2, 3, 32, dtype=torch.float64))
-    assert not native.fits(torch.zeros(2, 3, 32), torch.zeros(32, 32, dtype=torch.float64))
-    rnn, calls = SpectralRNN(2, 32), []
-    forward_ = dense.native.forward_
-    monkeypatch.setattr(dense.native, "forward_", lambda *args: (calls.append(1), forward_(*args)))
-    rnn(torch.randn(4, 3, 2))
-    assert calls
+    x = torch.zeros(2, 3, 5)
+    assert native.fits(x, torch.zeros(3, 32), None)
+    assert not native.fits(x, torch.zeros(3, 30))
+    assert not native.fits(x, torch.zeros(3, 32, dtype=torch.float64))
+    assert not native.fits(x, torch.zeros(3, 32), torch.zeros(32, 32, dtype=torch.float64))
+    assert not native.fits(x[:, :0], torch.zeros(0, 32))
+    calls, run = [], native.run
+    monkeypatch.setattr(native, "run", lambda *args: (calls.append(args[4].thin), run(*args))[1])
+    SpectralRNN(2, 32)(torch.randn(4, 3, 2))
+    SpectralRNN(2, 64, reflectors=8)(torch.randn(4, 3, 2))
+    assert [thin is None for thin in calls] == [True, False]
 
 
 @pytest.mark.usefixtures("_native")
-def test_two_threads_give_the_same():
-    tensors = [t.detach().float().requires_grad_() for t in inputs(6, 13, 64)]
+@pytest.mark.parametrize("form", SCANS)
+@pytest.mark.parametrize("needed", range(7))
+def test_each_gradient_alone(form, needed):
+    tensors = [t.detach().float() for t in inputs(5, 3, 32, 8 if form == "thin" else None)]
+    if needed >= len(tensors):
+        return
+    tensors[needed].requires_grad_()
+    (got,) = torch.autograd.grad(SCANS[form](*tensors)[1].sum(), tensors[needed])
+    library._loaded.clear()
+    (want,) = torch.autograd.grad(SCANS[form](*tensors)[1].sum(), tensors[needed])
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_native")
+@pytest.mark.parametrize("rank", [16, 5])
+def test_built_between_forward_and_backward_or_gone(rank, folder):
+    tensors = [t.detach().float().requires_grad_() for t in inputs(5, 3, 32, rank)]
+    last = low_rank_scan(*tensors)[1]
+    library._loaded.clear()
+    got = torch.autograd.grad(last.sum(), tensors)
+    last = low_rank_scan(*tensors)[1]
+    native.build(folder.parent)
+    want = torch.autograd.grad(last.sum(), tensors)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_native")
+@pytest.mark.parametrize("form", SCANS)
+def test_two_threads_give_the_same(form):
+    tensors = [t.detach().float().requires_grad_() for t in inputs(6, 13, 64, 16 if form == "thin" else None)]
     before = torch.get_num_threads()
     results = []
     try:
         for threads in (1, 2, 16):
             torch.set_num_threads(threads)
-            states, _ = rnn_scan(*tensors)
+            states, _ = SCANS[form](*tensors)
             results.append([states, *torch.autograd.grad(states.square().sum(), tensors)])
     finally:
         torch.set_num_threads(before)
@@ -82,12 +122,13 @@ def test_two_threads_give_the_same():
 
 
 @pytest.mark.usefixtures("_native")
-def test_double_backward():
-    tensors = [t.detach().float().requires_grad_() for t in inputs(3, 2, 16)]
-    (grad,) = torch.autograd.grad(rnn_scan(*tensors)[0].square().sum(), tensors[3], create_graph=True)
+@pytest.mark.parametrize("form", SCANS)
+def test_double_backward(form):
+    tensors = [t.detach().float().requires_grad_() for t in inputs(3, 2, 16, 4 if form == "thin" else None)]
+    (grad,) = torch.autograd.grad(SCANS[form](*tensors)[0].square().sum(), tensors[3], create_graph=True)
     (second,) = torch.autograd.grad(grad.square().sum(), tensors[3])
     library._loaded.clear()
-    (grad,) = torch.autograd.grad(rnn_scan(*tensors)[0].square().sum(), tensors[3], create_graph=True)
+    (grad,) = torch.autograd.grad(SCANS[form](*tensors)[0].square().sum(), tensors[3], create_graph=True)
     (want,) = torch.autograd.grad(grad.square().sum(), tensors[3])
     torch.testing.assert_close(second, want, rtol=1e-4, atol=1e-4)
 

@@ -2,6 +2,7 @@ import json
 import math
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -68,7 +69,7 @@ def trained(monkeypatch) -> list[GridCell]:
     """Cells that the command has trained, in no time."""
     seen = []
 
-    def train_all(cells, root, folder, processes, seconds):
+    def train_all(cells, root, folder, processes, seconds, native):
         for cell in cells:
             seen.append(cell)
             write_result(folder, cell, result(cell))
@@ -95,6 +96,25 @@ def test_trains_in_processes_and_reports(small_adding):
     table = (small_adding / "adding.md").read_text()
     assert "| L = 10 | Spectral-RNN |" in table
     assert (small_adding / "adding.png").stat().st_size > 0
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_native_forms_train_to_the_same(small_adding, tmp_path):
+    losses = []
+    for native in (None, tmp_path / "native"):
+        folder = small_adding / str(native is None)
+        assert [done for _, done in train_all(cells(True, 0)[1:], folder, folder, 1, 600.0, native)] == [True]
+        losses.append(read_result(folder, cells(True, 0)[1]).scores["test_mse"])
+    assert len(list((tmp_path / "native").glob("*.so"))) == 1
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_native_without_a_compiler(small_adding, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", "adding", "--native"])
+    assert "error: --native: build: expected a C++ compiler at 'no-such-compiler'" in capsys.readouterr().err
 
 
 def test_time_that_is_up_ends_what_is_running(small_adding):
@@ -164,7 +184,7 @@ def test_the_report_may_be_elsewhere(small_adding, tmp_path):
 
 
 def test_an_interrupt_loses_no_finished_cell(small_adding, monkeypatch):
-    def interrupted(cells, root, folder, processes, seconds):
+    def interrupted(cells, root, folder, processes, seconds, native):
         write_result(folder, cells[0], result(cells[0]))
         yield cells[0], True
         raise KeyboardInterrupt
@@ -202,7 +222,7 @@ def test_only_some_settings(small_adding, trained, capsys):
 def test_seeds_run_at_the_learning_rate_that_validation_prefers(small_adding, monkeypatch):
     seen = []
 
-    def train_all(cells, root, folder, processes, seconds):
+    def train_all(cells, root, folder, processes, seconds, native):
         for cell in cells:
             rate = cell.task[1]["learning_rate"]
             seen.append((cell.model, cell.seed, rate))
@@ -236,7 +256,7 @@ def test_settings_take_the_rates_of_the_one_that_decides(small_adding, trained, 
 
 
 def test_an_interrupt_in_the_trials_reports_what_is_decided(small_adding, monkeypatch):
-    def interrupted(cells, root, folder, processes, seconds):
+    def interrupted(cells, root, folder, processes, seconds, native):
         for cell in cells[:3]:
             write_result(folder, cell, result(cell))
             yield cell, True
@@ -263,7 +283,7 @@ def test_finished_runs_are_reported_without_their_data(small_adding, trained, mo
 
 
 def test_scores_that_are_not_numbers_are_said(small_adding, monkeypatch):
-    def train_all(cells, root, folder, processes, seconds):
+    def train_all(cells, root, folder, processes, seconds, native):
         for cell in cells:
             write_result(folder, cell, replace(result(cell), scores={"test_mse": [math.nan, 0.1][cell.seed]}))
             yield cell, True
