@@ -14,5 +14,5 @@ def measure(quick: bool) -> Table:
         native.build(folder)
         table = recurrent.measure(quick)
     table.title += ", with the native scan"
-    table.note = "As above, after `spectral_param.native.build()`, which layers take where they have W."
+    table.note = "As above, after `spectral_param.native.build()`, with W or without."
     return table

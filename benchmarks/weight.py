@@ -73,10 +73,11 @@ def _builders(n: int, m: int) -> dict[str, Callable[[], nn.Module]]:
 
 
 def evaluation(module: nn.Module, cotangent: Tensor) -> Callable[[], object]:
-    eye = torch.eye(len(cotangent))
+    eye, parameters = torch.eye(len(cotangent)), list(module.parameters())
 
     def evaluate() -> None:
-        module.zero_grad()
+        for parameter in parameters:
+            parameter.grad = None
         weight = module(eye) if isinstance(module, ReflectorWeight) else module.weight
         weight.backward(cotangent)
 

@@ -200,7 +200,9 @@ class SVDParametrization(nn.Module):
     def factors(self) -> tuple[Tensor, ...]:
         """The trained tensors as they stand: packed U, raw σ, packed V, of which some may be missing."""
         held = self.__dict__["held_in"]
-        return tuple(getattr(held, f"original{i}") for i in range(held.ntensors))
+        own = held._parameters  # a lookup, where an attribute of a module is a search
+        names = [f"original{i}" for i in range(held.ntensors)]
+        return tuple(own[name] if name in own else getattr(held, name) for name in names)
 
     @property
     def trained_parts(self) -> tuple[Tensor | None, Tensor, Tensor | None]:

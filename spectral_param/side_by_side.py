@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -74,32 +74,49 @@ class _Weight(NamedTuple):
 def _groups(model: nn.Module) -> list[list[_Weight]]:
     """The weights that can be built side by side."""
     groups = defaultdict(list)
-    for module in model.modules():
-        lists: Any = module._modules.get("parametrizations")
-        for name, held in lists.items() if parametrize.is_parametrized(module) else ():
-            if _stands_alone(held):
-                p: Any = held[0]
-                u, _, v = factors = p.trained_parts
-                present = [f for f in factors if f is not None]
-                still = all(stands_still(f) for f in (u, v) if f is not None)
-                if all(map(_is_plain, present)) and not still:
-                    kind = [f if f is None else (f.dtype, f.device, f.requires_grad) for f in factors]
-                    groups[(p.sizes, _kind(p.sigma_map), *kind)].append(_Weight((id(module), name), p, factors))
+    for name, held in _parametrized(model):
+        p = _alone(held)
+        if p is not None:
+            u, _, v = factors = p.trained_parts
+            plain = all(f is None or _is_plain(f) for f in factors)
+            still = all(f is None or stands_still(f) for f in (u, v))
+            if plain and not still:
+                kind = [f if f is None else (f.dtype, f.device, f.requires_grad) for f in factors]
+                groups[(p.sizes, _kind(p.sigma_map), *kind)].append(_Weight(name, p, factors))
     return list(groups.values())
 
 
-def _stands_alone(held: Any) -> bool:
-    """Whether W is one block of an SVD and nothing more, and nobody listens."""
-    p: Any = held[0]
-    if len(held) > 1 or not isinstance(p, SVDParametrization) or p.chunks > 1:
-        return False
-    if next(p.sigma_map.parameters(), None) is not None:  # trained too, and might be shared
-        return False
-    return not any(hooks for m in (held, p, p.sigma_map) for hooks in _hooks(m))
+# A network of 30 layers is looked through in each step: dictionaries, as module.modules() and attributes of modules
+# took an eighth of the step.
+def _parametrized(model: nn.Module) -> Iterator[tuple[tuple[int, str], nn.Module]]:
+    """Each parametrized weight's name in torch's cache, and what holds it."""
+    waiting: list[nn.Module] = [model]
+    seen: set[nn.Module] = set()
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        for name, child in module._modules.items():
+            if name == "parametrizations" and isinstance(child, nn.ModuleDict):
+                yield from (((id(module), weight), held) for weight, held in child._modules.items() if held is not None)
+            elif child is not None:
+                waiting.append(child)
 
 
-def _hooks(module: nn.Module) -> tuple[Mapping[int, object], ...]:
-    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+def _alone(held: nn.Module) -> SVDParametrization | None:
+    """The SVD, if W is one block of it and nothing more, and nobody listens."""
+    p = held._modules.get("0")
+    if not isinstance(p, SVDParametrization) or len(held._modules) > 1 or p.chunks > 1:
+        return None
+    sigma_map: Any = p._modules["sigma_map"]
+    if (sigma_map._parameters or sigma_map._modules) and next(sigma_map.parameters(), None) is not None:
+        return None  # trained too, and might be shared
+    return None if any(map(_is_listened_to, (held, p, sigma_map))) else p
+
+
+def _is_listened_to(m: nn.Module) -> bool:
+    return bool(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks)
 
 
 def _is_plain(factor: Tensor) -> bool:

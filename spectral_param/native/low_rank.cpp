@@ -134,15 +134,15 @@ void add_turned(float* dz, const float* z, int64_t n, const float* x, const floa
 void backward(const float* grad, const float* sigma, float* kept_at, float* d_u, float* d_sigma, float* d_v,
               const Sizes& s) {
   const auto [p, q, m1, m2] = s;
-  const int64_t k = s.k(), f1 = filled(m1), f2 = filled(m2), f = std::max(f1, f2);
+  const int64_t k = s.k(), f1 = filled(m1), f2 = filled(m2), f = std::max(f1, f2), both = filled(s.m());
   const Kept kept(kept_at, s);
   const float *z_u = kept.left, *left_v = kept.left + m1 * p, *right_u = kept.right, *z_v = kept.right + m1 * q;
-  std::vector<float> scratch(p * q + s.m() * (p + q) + std::max(p, q) * f + f * f + m2 * f1);
-  float *turned = scratch.data(), *a = turned + p * q, *b = a + s.m() * p, *d_cross = b + s.m() * q;
-  float* other = d_cross + m2 * f1;
-  transpose(turned, p, grad, p, q);
-  product(a, s.m(), p, 1.f, false, {kept.right, q, 1}, turned, q);  // -dL
-  product(b, s.m(), q, 1.f, false, {kept.left, p, 1}, grad, p);     // -dR
+  std::vector<float> scratch(both * p + s.m() * q + m2 * f1 + std::max((p + q) * both, std::max(p, q) * f + f * f));
+  float *a = scratch.data(), *b = a + both * p, *d_cross = b + s.m() * q, *other = d_cross + m2 * f1;
+  transpose(other, both, kept.right, s.m(), q);
+  product(other + q * both, p, both, 1.f, false, {grad, q, 1}, other, q);
+  transpose(a, p, other + q * both, p, both);                    // -dL
+  product(b, s.m(), q, 1.f, false, {kept.left, p, 1}, grad, p);  // -dR
   float *a_u = a, *e = a + m1 * p, *x = b, *b_v = b + m1 * q;
   solve(e, m2, p, kept.gram_v, false);
   transpose(other, f1, z_u, m1, p);
