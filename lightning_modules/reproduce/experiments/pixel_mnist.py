@@ -5,7 +5,7 @@ from typing import Any
 from lightning_modules.reproduce.cell import GridCell
 from lightning_modules.reproduce.drawing import curves_by_step
 from lightning_modules.reproduce.experiment import Experiment
-from lightning_modules.reproduce.models import CELLS, NORMALISED
+from lightning_modules.reproduce.models import CELLS, normalised
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "784 steps": {"seq_len": 784},
@@ -27,8 +27,7 @@ def cells(quick: bool, seed: int, experiment: str = "pixel-mnist", models: tuple
             seed=seed,
             task=("SequenceClassifier", arguments(model, 784 // data["seq_len"])),
             data=("PixelMNIST", {**data, "seed": seed}),
-            trainer={"max_epochs": 2 if quick else 10, "gradient_clip_val": 1.0}
-            | ({"callbacks": NORMALISED} if model in ("oRNN", "Spectral-RNN") else {}),
+            trainer={"max_epochs": 2 if quick else 10, "gradient_clip_val": 1.0} | normalised(model),
             monitor="val_accuracy",
             mode="max",
             folder="mnist",

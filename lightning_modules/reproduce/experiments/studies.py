@@ -12,7 +12,7 @@ from lightning_modules.reproduce.drawing import PANEL, curves_by_step, draw_curv
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments import adding, ucr
 from lightning_modules.reproduce.learning_rates import at_rate
-from lightning_modules.reproduce.models import NORMALISED
+from lightning_modules.reproduce.models import normalised
 from lightning_modules.reproduce.results import Result
 
 LENGTH, SET = "L = 300", "ArrowHead"
@@ -43,10 +43,9 @@ def length_cells(quick: bool, seed: int) -> list[GridCell]:
     """
     setting = "L = 30" if quick else "L = 100"
     (cell,) = (c for c in adding.cells(quick, seed) if (c.model, c.setting) == ("Spectral-RNN", setting))
-    normalised = {**cell.trainer, "callbacks": NORMALISED}
     return [
         at_rate(replace(cell, experiment="lengths", model=f"{name}, {rate:g}", trainer=trainer), rate)
-        for name, trainer in (("as drawn", cell.trainer), ("normalised", normalised))
+        for name, trainer in (("as drawn", cell.trainer), ("normalised", cell.trainer | normalised(cell.model)))
         for rate in (0.01, 0.003, 0.001, 0.0003)
     ]
 

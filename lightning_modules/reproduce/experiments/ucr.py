@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from lightning_modules.reproduce.cell import GridCell
 from lightning_modules.reproduce.drawing import scores_by_setting
 from lightning_modules.reproduce.experiment import Experiment
-from lightning_modules.reproduce.models import CELLS
+from lightning_modules.reproduce.models import CELLS, normalised
 
 MODELS = ("RNN", "LSTM", "oRNN", "Spectral-RNN")
 QUICK = ("CBF", "Gun_Point", "ItalyPowerDemand")
@@ -68,7 +68,8 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
                 | CELLS[model],
             ),
             data=("UCRArchive", {"name": name, "input_size": TABLE_4[name].input_size, "seed": seed}),
-            trainer={"max_epochs": 50 if quick else 200, "gradient_clip_val": 1.0, "log_every_n_steps": 1},
+            trainer={"max_epochs": 50 if quick else 200, "gradient_clip_val": 1.0, "log_every_n_steps": 1}
+            | normalised(model),
             monitor="val_loss",  # accuracies of so few series are equal in many epochs, and the first is seldom good
             folder="ucr",
         )
