@@ -65,6 +65,9 @@ def test_an_empty_sequence_ends_where_it_began():
         ({"h0": torch.zeros(2, 4)}, "h0"),
         ({"recurrent_weight": torch.zeros(4, 3)}, "recurrent_weight"),
         ({"x": torch.zeros(5, 3, 7)}, "x"),
+        ({"x": torch.zeros(5, 2)}, "x"),
+        ({"input_weight": torch.zeros(5, 2)}, "input_weight"),
+        ({"bias": torch.zeros(1)}, "bias"),
     ],
 )
 def test_wrong_input_is_named(change, name):
@@ -76,6 +79,19 @@ def test_wrong_input_is_named(change, name):
     }
     with pytest.raises(ValueError, match=f"^{name}: expected"):
         rnn_scan(**(arguments | change))
+    if name != "recurrent_weight":
+        del arguments["recurrent_weight"]
+        thin = {"sigma": torch.zeros(4), "left": torch.zeros(4, 2), "right": torch.zeros(4, 2)}
+        with pytest.raises(ValueError, match=f"^{name}: expected"):
+            low_rank_scan(**(arguments | thin | change))
+
+
+@pytest.mark.parametrize(("name", "shape"), [("left", (3, 2)), ("right", (4, 1)), ("sigma", (4, 1))])
+def test_wrong_factors_are_named(name, shape):
+    factors = {"sigma": torch.zeros(4), "left": torch.zeros(4, 2), "right": torch.zeros(4, 2)}
+    factors[name] = torch.zeros(shape)
+    with pytest.raises(ValueError, match=f"^{name}: expected"):
+        low_rank_scan(torch.zeros(5, 3, 2), torch.zeros(3, 4), torch.zeros(4, 2), **factors)
 
 
 @pytest.mark.parametrize("nonlinearity", NONLINEARITIES)

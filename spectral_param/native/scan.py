@@ -76,8 +76,8 @@ def run(
     states = x.new_empty(len(x) + 1, *h0.shape)
     states[0] = h0
     inner = None if way.thin is None else x.new_empty(*x.shape[:2], way.thin.shape[1])
-    pointers = {"x": in_memory(x), "input_weight": in_memory(m.mT), "bias": b, "states": states, "inner": inner}
-    _call("scan_forward", x, way, nonlinearity, slope, pointers)
+    given = {"x": in_memory(x), "input_weight": in_memory(m.mT), "bias": None if b is None else in_memory(b)}
+    _call("scan_forward", x, way, nonlinearity, slope, {**given, "states": states, "inner": inner})
     return states, inner
 
 

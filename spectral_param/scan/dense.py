@@ -22,6 +22,7 @@ from spectral_param.precision import autocast_is_on, without_autocast
 from spectral_param.scan import triton_scan
 from spectral_param.scan.activation import activate, activate_, check_activation, through_activation
 from spectral_param.scan.recording import differentiable_gradients, projected_states
+from spectral_param.scan.shapes import check_inputs, check_shape
 
 
 def rnn_scan(
@@ -60,14 +61,8 @@ def rnn_scan(
     """
     check_activation(nonlinearity, negative_slope)
     n = recurrent_weight.shape[0]
-    expected = {
-        "x": (*x.shape[:2], input_weight.shape[1]),
-        "h0": (x.shape[1], n),
-        "recurrent_weight": (n, n),
-    }
-    for name, tensor in (("x", x), ("h0", h0), ("recurrent_weight", recurrent_weight)):
-        if tuple(tensor.shape) != expected[name]:
-            raise ValueError(f"{name}: expected shape {expected[name]}, got {tuple(tensor.shape)}.")
+    check_inputs(x, h0, input_weight, bias, n)
+    check_shape("recurrent_weight", recurrent_weight, (n, n))
     tensors = (x, h0, input_weight, recurrent_weight, bias)
     tensors = _under_autocast(tensors, x.device.type)
     if len(x) == 0:

@@ -20,6 +20,7 @@ from spectral_param import native
 from spectral_param.precision import without_autocast
 from spectral_param.scan.activation import activate, activate_, check_activation, through_activation
 from spectral_param.scan.recording import differentiable_gradients, projected_states
+from spectral_param.scan.shapes import check_inputs, check_shape
 
 
 def low_rank_scan(
@@ -50,7 +51,7 @@ def low_rank_scan(
         The states h_1 … h_T, (T, B, n), and the last of them, (B, n); differentiable any number of times.
 
     Raises:
-        ValueError: if ``nonlinearity`` is another word, or ``negative_slope`` is negative.
+        ValueError: if ``nonlinearity`` is another word, ``negative_slope`` is negative, or a shape does not fit.
 
     Example:
         >>> import torch
@@ -63,6 +64,10 @@ def low_rank_scan(
         True
     """
     check_activation(nonlinearity, negative_slope)
+    n, rank = len(sigma), left.shape[-1]
+    check_inputs(x, h0, input_weight, bias, n)
+    for name, tensor, shape in (("sigma", sigma, (n,)), ("left", left, (n, rank)), ("right", right, (n, rank))):
+        check_shape(name, tensor, shape)
     return _Scan.apply(x, h0, input_weight, sigma, left, right, bias, nonlinearity, negative_slope)
 
 

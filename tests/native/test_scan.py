@@ -91,6 +91,19 @@ def test_each_gradient_alone(form, needed):
 
 
 @pytest.mark.usefixtures("_native")
+@pytest.mark.parametrize("form", SCANS)
+def test_tensors_with_gaps(form):
+    rank = 8 if form == "thin" else None
+    tensors = [t.detach().float() for t in inputs(5, 3, 32, rank)]
+    with_gaps = [torch.stack([t, t], -1)[..., 0].requires_grad_() for t in tensors]
+    assert not with_gaps[-1].is_contiguous()
+    states, _ = SCANS[form](*with_gaps)
+    want, _ = SCANS[form](*tensors)
+    assert torch.equal(states, want)
+    assert all(g.isfinite().all() for g in torch.autograd.grad(states.sum(), with_gaps))
+
+
+@pytest.mark.usefixtures("_native")
 @pytest.mark.parametrize("rank", [16, 5])
 def test_built_between_forward_and_backward_or_gone(rank, folder):
     tensors = [t.detach().float().requires_grad_() for t in inputs(5, 3, 32, rank)]
