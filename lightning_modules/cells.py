@@ -60,11 +60,11 @@ def recurrent_layer(
     and ``output`` of shape ``(batch, length, output_features(cell, hidden_size))``.
 
     Args:
-        cell: "rnn" is :class:`torch.nn.RNN`; "irnn" the same with a recurrent matrix that starts
-            at the identity and a bias that starts at zero; "gru" and "lstm" are torch's too; "ornn" has an
-            orthogonal recurrent matrix, a product of reflectors; "spectral-rnn" one in SVD form; "spectral-lstm" is
-            an LSTM whose four recurrent matrices are in SVD form; "urnn", "full-capacity-urnn" and "factorized-rnn"
-            are the systems that Table 2 of the paper compares with.
+        cell: "rnn" is :class:`torch.nn.RNN`, with leaky_relu one of ours, whose bias starts at zero; "irnn" the same
+            with a recurrent matrix that starts at the identity and a bias that starts at zero; "gru" and "lstm" are
+            torch's too; "ornn" has an orthogonal recurrent matrix, a product of reflectors; "spectral-rnn" one in
+            SVD form; "spectral-lstm" is an LSTM whose four recurrent matrices are in SVD form; "urnn",
+            "full-capacity-urnn" and "factorized-rnn" are the systems that Table 2 of the paper compares with.
         input_size: features of a step.
         hidden_size: size n of the state; of a uRNN, whose states are complex, they count twice.
         num_layers: layers, each fed with the states of the one before; the last three have one only.

@@ -106,7 +106,7 @@ def _train(
 def _build_native() -> Path:
     try:
         return spectral_param.native.build().parent
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         sys.stderr.write(f"error: --native: {error}\n")
         raise SystemExit(2) from error
 

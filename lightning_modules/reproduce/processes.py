@@ -93,11 +93,11 @@ def _work(cell: GridCell, root: Path, folder: Path, one_thread: bool, native: Pa
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     if one_thread:
         torch.set_num_threads(1)
-    if native is not None:
-        spectral_param.native.build(native)
     path = result_path(folder, cell).with_suffix(".error")
     path.unlink(missing_ok=True)
     try:
+        if native is not None:
+            spectral_param.native.build(native)
         write_result(folder, cell, train(cell, root))
     except Exception:
         path.parent.mkdir(parents=True, exist_ok=True)

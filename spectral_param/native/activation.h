@@ -8,7 +8,7 @@ typedef int32_t I __attribute__((vector_size(64), aligned(4)));
 
 enum Phi { TANH = 0, RELU = 1, LEAKY = 2 };
 
-// exp(x) for |x| <= 18, by x = n log 2 + r
+// exp(x) for |x| <= 20, by x = n log 2 + r
 inline V exponential(V x) {
   const V half = x < 0.f ? all(-0.5f) : all(0.5f);
   const I n = __builtin_convertvector(x * 1.44269504f + half, I);
@@ -26,8 +26,8 @@ inline V hyperbolic_tangent(V x) {
   V p = all(-5.70498872745e-3f);
   for (float c : {2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f}) p = p * z + c;
   const V near = p * z * x + x;
-  const V most = x > 9.f ? all(9.f) : x;
-  const V far = 1.f - 2.f / (exponential(2.f * (most < -9.f ? all(-9.f) : most)) + 1.f);
+  const V most = x > 9.1f ? all(9.1f) : x;  // where it is 1 to the last bit
+  const V far = 1.f - 2.f / (exponential(2.f * (most < -9.1f ? all(-9.1f) : most)) + 1.f);
   return z < 0.390625f ? near : far;
 }
 

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import subprocess
 import tempfile
 from pathlib import Path
@@ -92,7 +93,7 @@ def _compile(compiler: str, path: Path) -> None:
     """Into a file of another name first, so that no process ever finds half a library."""
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch) / path.name
-        command = [compiler, *FLAGS, *map(str, SOURCES), "-o", str(made)]
+        command = [*shlex.split(compiler), *FLAGS, *map(str, SOURCES), "-o", str(made)]
         try:
             found = subprocess.run(command, capture_output=True, text=True)
         except OSError as error:

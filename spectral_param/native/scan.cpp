@@ -7,6 +7,8 @@
 // panel stays in registers while it is summed up. Gradients of weights are summed while what they need is in the cache.
 #include <algorithm>
 #include <cstdint>
+#include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -100,10 +102,17 @@ template <class Work>
 void in_parallel(int64_t size, int64_t threads, Work work) {
   threads = std::max<int64_t>(1, std::min(threads, size));
   std::vector<std::thread> others;
-  for (int64_t i = 1; i < threads; i++) others.emplace_back(work, i, size * i / threads, size * (i + 1) / threads);
+  int64_t i = 1;
+  try {
+    for (; i < threads; i++) others.emplace_back(work, i, size * i / threads, size * (i + 1) / threads);
+  } catch (const std::system_error&) {  // no more threads to be had: the rest is done here
+    for (; i < threads; i++) work(i, size * i / threads, size * (i + 1) / threads);
+  }
   work(0, 0, size / threads);
   for (auto& other : others) other.join();
 }
+
+constexpr int64_t DEPTH = 128;  // rows that are summed up in registers before a gradient is written
 
 template <int PHI>
 void forward(const Scan& a) {
@@ -131,7 +140,7 @@ struct Ring {
   float* thin(int64_t t) const { return narrowed + t % slots * scan.batch * scan.rank; }
 };
 
-// adds what `count` steps from t on give to the gradients of the weights
+// adds what some rows of `count` steps from t on give to the gradients of the weights
 void add_gradients(const Scan& a, const Ring& ring, int64_t t, int64_t count, int64_t thread, int64_t low,
                    int64_t high) {
   const int64_t n = a.n, rank = a.rank, rows = high - low;
@@ -148,21 +157,20 @@ void add_gradients(const Scan& a, const Ring& ring, int64_t t, int64_t count, in
   if (a.thin) add_outer(a.d_thin + thread * n * rank, n, rank, before, thin, rows);
   float *d_bias = a.d_bias + thread * n, *d_sigma = a.d_sigma + thread * n;
   for (int64_t c = 0; c < n; c += LANES) {
-    V bias = load(d_bias + c), sigma = all(0.f);
+    V bias = all(0.f), sigma = all(0.f);
     for (int64_t i = 0; i < count; i++)
       for (int64_t r = 0; r < rows; r++) {
         const V delta = load(d[i] + r * n + c);
         bias += delta;
         sigma += delta * load(before[i] + r * n + c);
       }
-    store(d_bias + c, bias);
+    store(d_bias + c, load(d_bias + c) + bias);
     if (a.sigma) store(d_sigma + c, load(d_sigma + c) + sigma);
   }
 }
 
 template <int PHI>
 void backward(const Scan& a) {
-  constexpr int64_t DEPTH = 128;  // rows that are summed up in registers before a gradient is written
   const std::vector<float> panels = in_panels(a.across, a.rank, a.n);
   const int64_t rows = std::max<int64_t>(1, a.batch / std::max<int64_t>(1, a.threads));
   const int64_t group = std::min(a.steps, (DEPTH + rows - 1) / rows), size = a.batch * a.n;
@@ -183,7 +191,8 @@ void backward(const Scan& a) {
         step<PHI, false>({a, panels.data(), d, from, nullptr, a.states + t * size,
                           a.extra ? a.extra + (t - 1) * size : nullptr, ring.delta(t - 1)}, low, high);
       if (++waiting == group || !t) {
-        add_gradients(a, ring, t, waiting, thread, low, high);
+        for (int64_t row = low; row < high; row += DEPTH)
+          add_gradients(a, ring, t, waiting, thread, row, std::min(row + DEPTH, high));
         waiting = 0;
       }
     }
@@ -195,13 +204,23 @@ void backward(const Scan& a) {
 
 extern "C" {
 
-// fills states and inner, from h_0
-void scan_forward(const Scan* a) {
-  (a->phi == TANH ? forward<TANH> : a->phi == RELU ? forward<RELU> : forward<LEAKY>)(*a);
+// fills states and inner, from h_0; both answer whether there was memory enough
+bool scan_forward(const Scan* a) {
+  try {
+    (a->phi == TANH ? forward<TANH> : a->phi == RELU ? forward<RELU> : forward<LEAKY>)(*a);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
 }
 
 // fills deltas and first, and adds to the parts
-void scan_backward(const Scan* a) {
-  (a->phi == TANH ? backward<TANH> : a->phi == RELU ? backward<RELU> : backward<LEAKY>)(*a);
+bool scan_backward(const Scan* a) {
+  try {
+    (a->phi == TANH ? backward<TANH> : a->phi == RELU ? backward<RELU> : backward<LEAKY>)(*a);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
 }
 }

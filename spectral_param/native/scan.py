@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, byref, c_float, c_int64, c_void_p
+from ctypes import Structure, byref, c_bool, c_float, c_int64, c_void_p
 from typing import NamedTuple
 
 import torch
@@ -11,6 +11,9 @@ from torch.nn import functional as F
 
 from spectral_param.native.library import LANES, in_memory, is_loaded, is_plain, library
 from spectral_param.scan.activation import NONLINEARITIES
+
+FEWEST = 32
+"""Rows, of all steps, for which it pays to lay W out in panels."""
 
 
 class Recurrence(NamedTuple):
@@ -63,7 +66,7 @@ class _Scan(Structure):
 
 def fits(x: Tensor, h0: Tensor, *others: Tensor | None) -> bool:
     """Whether the native scan is there and made for such inputs, (T, B, i), first states and what goes with them."""
-    if not is_loaded() or h0.shape[-1] % LANES or not h0.numel() or not len(x):
+    if not is_loaded() or h0.shape[-1] % LANES or len(x) * len(h0) < FEWEST:
         return False
     return all(tensor is None or is_plain(tensor) for tensor in (x, h0, *others))
 
@@ -109,22 +112,15 @@ def run_back(
     rank = None if way.thin is None else way.thin.shape[1]
     way = _filled(way)
     batch, size = x.shape[1:]
-    n, threads = states.shape[-1], torch.get_num_threads()
-    deltas = torch.empty_like(states[1:]) if all_deltas else None
+    n, threads = states.shape[-1], min(torch.get_num_threads(), batch)
+    deltas = last.new_empty(len(x), batch, n) if all_deltas else None
     first = last.new_empty(batch, n)
     shapes = {"d_across": (n, len(way.across)), "d_sigma": (n,), "d_input": (size, n), "d_bias": (n,)}
     shapes["d_thin"] = (n, 0 if way.thin is None else way.thin.shape[1])
     parts = {name: last.new_zeros(threads, *shape) for name, shape in shapes.items()}
-    given = {"x": in_memory(x), "states": states, "inner": inner, "last": in_memory(last)}
-    extra = None if extra is None else in_memory(extra)
-    _call(
-        "scan_backward",
-        x,
-        way,
-        nonlinearity,
-        slope,
-        {**given, "extra": extra, "deltas": deltas, "first": first, **parts},
-    )
+    read = {"x": x, "states": states, "inner": inner, "last": last, "extra": extra}
+    given = {name: None if tensor is None else in_memory(tensor) for name, tensor in read.items()}
+    _call("scan_backward", x, way, nonlinearity, slope, {**given, "deltas": deltas, "first": first, **parts})
     sums = {name: part.sum(0) if threads > 1 else part[0] for name, part in parts.items()}
     across, thin = sums["d_across"][:, : n if rank is None else rank], sums["d_thin"][:, :rank]
     return Sums(deltas, first, across, thin, sums["d_sigma"], sums["d_input"].mT, sums["d_bias"])
@@ -152,8 +148,11 @@ def _call(
         inputs,
         rank,
         NONLINEARITIES.index(nonlinearity),
-        torch.get_num_threads(),
+        min(torch.get_num_threads(), batch),
         slope,
         **{name: tensor.data_ptr() for name, tensor in tensors.items() if tensor is not None},
     )
-    getattr(library(), name)(byref(scan))
+    function = getattr(library(), name)
+    function.restype = c_bool
+    if not function(byref(scan)):
+        raise MemoryError(f"{name}: not enough memory.")

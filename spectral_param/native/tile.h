@@ -72,13 +72,14 @@ inline void product(float* out, int64_t rows, int64_t columns, float alpha, bool
 template <int R, int C>
 inline void outer_tile(float* out, int64_t line, const std::vector<const float*>& left, int64_t left_line, int64_t row,
                        const std::vector<const float*>& right, int64_t column, int64_t depth) {
-  V t[R][C];
-  for (int i = 0; i < R; i++)
-    for (int j = 0; j < C; j++) t[i][j] = load(out + i * line + LANES * j);
+  V t[R][C] = {};  // from zero: one long sum would lose digits
   for (size_t g = 0; g < left.size(); g++)
     multiply<R, C>(t, left[g] + row, 1, left_line, right[g] + column, line, depth);
   for (int i = 0; i < R; i++)
-    for (int j = 0; j < C; j++) store(out + i * line + LANES * j, t[i][j]);
+    for (int j = 0; j < C; j++) {
+      float* at = out + i * line + LANES * j;
+      store(at, load(at) + t[i][j]);
+    }
 }
 
 // out (rows, columns) += sum over pairs of left^T right, (depth, rows) and (depth, columns), columns a multiple of 16

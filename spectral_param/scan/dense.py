@@ -132,7 +132,7 @@ class _Scan(torch.autograd.Function):
         grad = torch.zeros_like(h0) if grad_last is None else grad_last.clone()
         if grad_states is not None:
             grad += grad_states[-1]
-        if native.fits(x, states, m, w, grad, grad_states):
+        if native.fits(x, grad, grad_states, m, w, states):
             phi, back = (ctx.nonlinearity, ctx.slope), native.Recurrence(w)
             sums = native.run_back(x, states, None, grad, grad_states, back, *phi, all_deltas=needs[0])
             d_x = None if sums.deltas is None else sums.deltas @ m

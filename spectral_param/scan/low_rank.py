@@ -64,7 +64,7 @@ def low_rank_scan(
         True
     """
     check_activation(nonlinearity, negative_slope)
-    n, rank = len(sigma), left.shape[-1]
+    n, rank = h0.shape[-1], left.shape[-1]
     check_inputs(x, h0, input_weight, bias, n)
     for name, tensor, shape in (("sigma", sigma, (n,)), ("left", left, (n, rank)), ("right", right, (n, rank))):
         check_shape(name, tensor, shape)
@@ -131,7 +131,7 @@ class _Scan(torch.autograd.Function):
         grad = torch.zeros_like(h0) if grad_last is None else grad_last.clone()
         if grad_states is not None:
             grad += grad_states[-1]
-        if ctx.native and native.fits(x, states, grad, grad_states):
+        if ctx.native and native.fits(x, grad, grad_states, m, sigma, left, right, states, inner):
             phi, back = (ctx.nonlinearity, ctx.slope), native.Recurrence(-right.mT, sigma, left)
             sums = native.run_back(x, states, inner, grad, grad_states, back, *phi, all_deltas=needs[0])
             d_x = None if sums.deltas is None else sums.deltas @ m

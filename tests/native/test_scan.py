@@ -1,4 +1,6 @@
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -29,7 +31,8 @@ def inputs(steps, batch, n, rank=None):
 @pytest.mark.usefixtures("_native")
 @pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
 @pytest.mark.parametrize(
-    ("steps", "batch", "n", "rank"), [(9, 37, 128, 32), (1, 1, 16, 1), (7, 5, 48, 20), (3, 8, 96, 70), (4, 3, 272, 16)]
+    ("steps", "batch", "n", "rank"),
+    [(9, 37, 128, 32), (1, 33, 16, 1), (7, 5, 48, 20), (4, 8, 96, 70), (11, 3, 272, 16)],
 )
 @pytest.mark.parametrize("outputs", ["states", "last", "both"])
 @pytest.mark.parametrize("form", SCANS)
@@ -63,16 +66,17 @@ def test_values_far_out_and_not_a_number():
 
 @pytest.mark.usefixtures("_native")
 def test_only_what_it_is_made_for(monkeypatch):
-    x = torch.zeros(2, 3, 5)
-    assert native.fits(x, torch.zeros(3, 32), None)
-    assert not native.fits(x, torch.zeros(3, 30))
-    assert not native.fits(x, torch.zeros(3, 32, dtype=torch.float64))
-    assert not native.fits(x, torch.zeros(3, 32), torch.zeros(32, 32, dtype=torch.float64))
-    assert not native.fits(x[:, :0], torch.zeros(0, 32))
+    x, h0 = torch.zeros(4, 8, 5), torch.zeros(8, 32)
+    assert native.fits(x, h0, None)
+    assert not native.fits(x, torch.zeros(8, 30))
+    assert not native.fits(x, h0.double())
+    assert not native.fits(x, h0, torch.zeros(32, 32, dtype=torch.float64))
+    assert not native.fits(x[:3], h0)  # so few rows that W is not worth laying out
+    assert not native.fits(x[:, :0], h0[:0])
     calls, run = [], native.run
     monkeypatch.setattr(native, "run", lambda *args: (calls.append(args[4].thin), run(*args))[1])
-    SpectralRNN(2, 32)(torch.randn(4, 3, 2))
-    SpectralRNN(2, 64, reflectors=8)(torch.randn(4, 3, 2))
+    SpectralRNN(2, 32)(torch.randn(4, 8, 2))
+    SpectralRNN(2, 64, reflectors=8)(torch.randn(4, 8, 2))
     assert [thin is None for thin in calls] == [True, False]
 
 
@@ -80,7 +84,7 @@ def test_only_what_it_is_made_for(monkeypatch):
 @pytest.mark.parametrize("form", SCANS)
 @pytest.mark.parametrize("needed", range(7))
 def test_each_gradient_alone(form, needed):
-    tensors = [t.detach().float() for t in inputs(5, 3, 32, 8 if form == "thin" else None)]
+    tensors = [t.detach().float() for t in inputs(5, 7, 32, 8 if form == "thin" else None)]
     if needed >= len(tensors):
         return
     tensors[needed].requires_grad_()
@@ -91,10 +95,64 @@ def test_each_gradient_alone(form, needed):
 
 
 @pytest.mark.usefixtures("_native")
+@pytest.mark.parametrize("batch", [128, 512])
+def test_sums_over_many_rows_keep_their_digits(batch):
+    n, steps = 16, 300
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        b, w = torch.full((n,), 0.1, dtype=dtype), 0.99 * torch.eye(n, dtype=dtype)
+        x, h0, m = (torch.ones(s, dtype=dtype) for s in ((steps, batch, 1), (batch, n), (n, 1)))
+        states, _ = rnn_scan(x, h0, m, w.requires_grad_(), b.requires_grad_(), "relu")
+        found.append(torch.autograd.grad(states.mean(), (w, b)))
+    for got, want in zip(*found, strict=True):
+        assert relative(got, want) < 1e-5
+
+
+@pytest.mark.usefixtures("_native")
+def test_saved_tensors_that_come_back_with_gaps():
+    tensors = [t.detach().float().requires_grad_() for t in inputs(5, 7, 32, 8)]
+    want = torch.autograd.grad(low_rank_scan(*tensors)[1].sum(), tensors)
+    turned = (lambda t: t.detach().clone(), lambda t: t.mT.contiguous().mT if t.dim() > 1 else t)
+    with torch.autograd.graph.saved_tensors_hooks(*turned):
+        last = low_rank_scan(*tensors)[1]
+    for a, b in zip(torch.autograd.grad(last.sum(), tensors), want, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+NO_THREADS = """
+import resource, sys
+import torch
+from pathlib import Path
+from spectral_param import native
+from spectral_param.functional import rnn_scan
+
+native.build(Path(sys.argv[1]))
+x, h0, m, w = torch.ones(4, 64, 2), torch.zeros(64, 32), torch.ones(32, 2), torch.eye(32).mul_(0.1)
+want = rnn_scan(x, h0, m, w)[1]
+torch.set_num_threads(16)
+now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (20 << 20), resource.RLIM_INFINITY))
+torch.testing.assert_close(rnn_scan(x, h0, m, w)[1], want)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_threads_that_are_not_to_be_had_are_done_without(folder):
+    done = subprocess.run([sys.executable, "-c", NO_THREADS, str(folder.parent)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_compiler_with_options(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "c++ -g0")
+    assert native.build(tmp_path).stat().st_size > 0
+    library._loaded.clear()
+
+
+@pytest.mark.usefixtures("_native")
 @pytest.mark.parametrize("form", SCANS)
 def test_tensors_with_gaps(form):
     rank = 8 if form == "thin" else None
-    tensors = [t.detach().float() for t in inputs(5, 3, 32, rank)]
+    tensors = [t.detach().float() for t in inputs(5, 7, 32, rank)]
     with_gaps = [torch.stack([t, t], -1)[..., 0].requires_grad_() for t in tensors]
     assert not with_gaps[-1].is_contiguous()
     states, _ = SCANS[form](*with_gaps)
@@ -106,7 +164,7 @@ def test_tensors_with_gaps(form):
 @pytest.mark.usefixtures("_native")
 @pytest.mark.parametrize("rank", [16, 5])
 def test_built_between_forward_and_backward_or_gone(rank, folder):
-    tensors = [t.detach().float().requires_grad_() for t in inputs(5, 3, 32, rank)]
+    tensors = [t.detach().float().requires_grad_() for t in inputs(5, 7, 32, rank)]
     last = low_rank_scan(*tensors)[1]
     library._loaded.clear()
     got = torch.autograd.grad(last.sum(), tensors)
@@ -137,7 +195,7 @@ def test_two_threads_give_the_same(form):
 @pytest.mark.usefixtures("_native")
 @pytest.mark.parametrize("form", SCANS)
 def test_double_backward(form):
-    tensors = [t.detach().float().requires_grad_() for t in inputs(3, 2, 16, 4 if form == "thin" else None)]
+    tensors = [t.detach().float().requires_grad_() for t in inputs(3, 11, 16, 4 if form == "thin" else None)]
     (grad,) = torch.autograd.grad(SCANS[form](*tensors)[0].square().sum(), tensors[3], create_graph=True)
     (second,) = torch.autograd.grad(grad.square().sum(), tensors[3])
     library._loaded.clear()
@@ -170,7 +228,7 @@ def test_a_missing_or_failing_compiler_is_told(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("_native")
 def test_the_default_dtype_does_not_matter():
-    tensors = [t.detach().float().requires_grad_() for t in inputs(6, 3, 32)]
+    tensors = [t.detach().float().requires_grad_() for t in inputs(6, 6, 32)]
     want = torch.autograd.grad(rnn_scan(*tensors)[0].square().sum(), tensors)
     torch.set_default_dtype(torch.float64)
     try:

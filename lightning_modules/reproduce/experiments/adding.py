@@ -3,7 +3,7 @@
 from lightning_modules.reproduce.cell import GridCell
 from lightning_modules.reproduce.drawing import curves_and_gradients
 from lightning_modules.reproduce.experiment import Experiment
-from lightning_modules.reproduce.models import CELLS
+from lightning_modules.reproduce.models import CELLS, normalised
 
 MODELS = ("RNN", "IRNN", "LSTM", "oRNN", "Spectral-RNN")
 
@@ -21,7 +21,7 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
                 {"input_size": 2, "output_size": 1, "hidden_size": 64 if quick else 128, "radius": 0.01} | CELLS[model],
             ),
             data=("AddingProblem", {"length": length, "seed": seed}),
-            trainer={"max_epochs": 8 if quick else 24},
+            trainer={"max_epochs": 8 if quick else 24} | normalised(model),
             monitor="val_mse",
             watch=("gradients",),
         )

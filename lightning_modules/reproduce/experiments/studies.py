@@ -12,7 +12,6 @@ from lightning_modules.reproduce.drawing import PANEL, curves_by_step, draw_curv
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments import adding, ucr
 from lightning_modules.reproduce.learning_rates import at_rate
-from lightning_modules.reproduce.models import normalised
 from lightning_modules.reproduce.results import Result
 
 LENGTH, SET = "L = 300", "ArrowHead"
@@ -43,9 +42,10 @@ def length_cells(quick: bool, seed: int) -> list[GridCell]:
     """
     setting = "L = 30" if quick else "L = 100"
     (cell,) = (c for c in adding.cells(quick, seed) if (c.model, c.setting) == ("Spectral-RNN", setting))
+    as_drawn = {name: value for name, value in cell.trainer.items() if name != "callbacks"}
     return [
         at_rate(replace(cell, experiment="lengths", model=f"{name}, {rate:g}", trainer=trainer), rate)
-        for name, trainer in (("as drawn", cell.trainer), ("normalised", cell.trainer | normalised(cell.model)))
+        for name, trainer in (("as drawn", as_drawn), ("normalised", cell.trainer))
         for rate in (0.01, 0.003, 0.001, 0.0003)
     ]
 

@@ -115,6 +115,11 @@ def test_native_without_a_compiler(small_adding, monkeypatch, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", "adding", "--native"])
     assert "error: --native: build: expected a C++ compiler at 'no-such-compiler'" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", "adding", "--native"])
+    assert "error: --native: " in capsys.readouterr().err
 
 
 def test_time_that_is_up_ends_what_is_running(small_adding):
