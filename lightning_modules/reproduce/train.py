@@ -68,14 +68,16 @@ def train(cell: GridCell, root: Path) -> Result:
             default_root_dir=folder,
         )
         trainer.fit(model, data)
+        # before the test, which takes callbacks back to the best epoch too
+        names = gradients.history.names if "gradients" in cell.watch else []
+        through_time = [name for name in names if name.endswith(".h")]
+        norms = gradients.history[through_time[0]].tolist() if through_time else []
+        steps = list(gradients.history.steps)
+        if names:
+            curves.curves["loss"] = (steps, gradients.history["loss"].flatten().tolist())
+        if "margin" in cell.watch:
+            curves.curves["margin"] = (list(margin.history.steps), _margins(margin))
         trainer.test(model, data, ckpt_path=best.best_model_path or None, verbose=False)
-    names = gradients.history.names if "gradients" in cell.watch else []
-    through_time = [name for name in names if name.endswith(".h")]
-    norms = gradients.history[through_time[0]].tolist() if through_time else []
-    if names:
-        curves.curves["loss"] = (gradients.history.steps, gradients.history["loss"].flatten().tolist())
-    if "margin" in cell.watch:
-        curves.curves["margin"] = (margin.history.steps, _margins(margin))
     return Result(
         model=cell.model,
         setting=cell.setting,
@@ -87,7 +89,7 @@ def train(cell: GridCell, root: Path) -> Result:
         least_loss=extreme(curves.curves["val_loss"][1], min),
         curves={name: thinned(curve) for name, curve in curves.curves.items()},
         gradients=[[norm if math.isfinite(norm) else 0.0 for norm in row] for row in norms],
-        gradient_steps=gradients.history.steps if through_time else [],
+        gradient_steps=steps if through_time else [],
         seconds=round(time.monotonic() - started, 1),
         versions=versions(),
         device=torch.cuda.get_device_name() if trainer.num_devices and model.device.type == "cuda" else "cpu",

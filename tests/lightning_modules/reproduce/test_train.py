@@ -34,6 +34,16 @@ def test_callbacks_are_made_by_name(tmp_path):
         train(replace(CELL, trainer=trainer), tmp_path)
 
 
+def test_readings_go_on_after_the_best_epoch(tmp_path):
+    cell = replace(CELL, mode="max", trainer={**CELL.trainer, "max_epochs": 5}, watch=("gradients", "margin"))
+    result = train(cell, tmp_path)
+    assert result.gradient_steps == result.curves["loss"][0] == [0, 1, 2, 3, 4]
+    assert len(result.gradients) == 5
+    assert result.curves["margin"][0] == [0, 1, 2, 3, 4, 5]  # and at the end
+    assert len(result.curves["margin"][1]) == 6
+    assert result.curves["val_mse"][1].index(result.best) < 4  # the worst, by a wrong mode, came before
+
+
 def test_the_best_of_what_is_finite():
     assert extreme([3.0, math.nan, 1.0, math.inf], max) == 3.0
     assert extreme([3.0, math.nan, 1.0], min) == 1.0
