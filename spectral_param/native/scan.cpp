@@ -200,27 +200,30 @@ void backward(const Scan& a) {
   });
 }
 
-}  // namespace
-
-extern "C" {
-
-// fills states and inner, from h_0; both answer whether there was memory enough
-bool scan_forward(const Scan* a) {
+// calls work with phi as a constant; answers whether there was memory enough
+template <class Work>
+bool done(const Scan& a, Work work) {
   try {
-    (a->phi == TANH ? forward<TANH> : a->phi == RELU ? forward<RELU> : forward<LEAKY>)(*a);
+    if (a.phi == TANH) work(std::integral_constant<int, TANH>());
+    else if (a.phi == RELU) work(std::integral_constant<int, RELU>());
+    else work(std::integral_constant<int, LEAKY>());
   } catch (const std::bad_alloc&) {
     return false;
   }
   return true;
 }
 
+}  // namespace
+
+extern "C" {
+
+// fills states and inner, from h_0
+bool scan_forward(const Scan* a) {
+  return done(*a, [&](auto phi) { forward<decltype(phi)::value>(*a); });
+}
+
 // fills deltas and first, and adds to the parts
 bool scan_backward(const Scan* a) {
-  try {
-    (a->phi == TANH ? backward<TANH> : a->phi == RELU ? backward<RELU> : backward<LEAKY>)(*a);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  return true;
+  return done(*a, [&](auto phi) { backward<decltype(phi)::value>(*a); });
 }
 }
