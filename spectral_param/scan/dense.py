@@ -21,7 +21,7 @@ from spectral_param.householder import traced_or_transformed
 from spectral_param.precision import autocast_is_on, without_autocast
 from spectral_param.scan import triton_scan
 from spectral_param.scan.activation import activate, activate_, check_activation, through_activation
-from spectral_param.scan.recording import differentiable_gradients, projected_states
+from spectral_param.scan.recording import differentiable_gradients, gradient_of_last, projected_states
 from spectral_param.scan.shapes import check_inputs, check_shape
 
 
@@ -129,9 +129,7 @@ class _Scan(torch.autograd.Function):
 
         steps, batch, size = x.shape
         n = w.shape[0]
-        grad = torch.zeros_like(h0) if grad_last is None else grad_last.clone()
-        if grad_states is not None:
-            grad += grad_states[-1]
+        grad = gradient_of_last(h0, grad_states, grad_last)
         if native.fits(x, grad, grad_states, m, w, states):
             phi, back = (ctx.nonlinearity, ctx.slope), native.Recurrence(w)
             sums = native.run_back(x, states, None, grad, grad_states, back, *phi, all_deltas=needs[0])

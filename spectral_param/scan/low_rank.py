@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from spectral_param import native
 from spectral_param.precision import without_autocast
 from spectral_param.scan.activation import activate, activate_, check_activation, through_activation
-from spectral_param.scan.recording import differentiable_gradients, projected_states
+from spectral_param.scan.recording import differentiable_gradients, gradient_of_last, projected_states
 from spectral_param.scan.shapes import check_inputs, check_shape
 
 
@@ -128,9 +128,7 @@ class _Scan(torch.autograd.Function):
 
         steps, batch, size = x.shape
         n, rank = left.shape
-        grad = torch.zeros_like(h0) if grad_last is None else grad_last.clone()
-        if grad_states is not None:
-            grad += grad_states[-1]
+        grad = gradient_of_last(h0, grad_states, grad_last)
         if ctx.native and native.fits(x, grad, grad_states, m, sigma, left, right, states, inner):
             phi, back = (ctx.nonlinearity, ctx.slope), native.Recurrence(-right.mT, sigma, left)
             sums = native.run_back(x, states, inner, grad, grad_states, back, *phi, all_deltas=needs[0])

@@ -1,4 +1,4 @@
-"""What both scans share: states that begin with the projected inputs, and gradients of higher order."""
+"""What both scans share: states that begin with the projected inputs, the first gradient, those of higher order."""
 
 from __future__ import annotations
 
@@ -26,6 +26,21 @@ def projected_states(x: Tensor, h0: Tensor, m: Tensor, b: Tensor | None) -> Tens
     else:
         torch.addmm(b, x.reshape(steps * batch, size), m.mT, out=projected)
     return states
+
+
+def gradient_of_last(h0: Tensor, grad_states: Tensor | None, grad_last: Tensor | None) -> Tensor:
+    """The gradient by the last state, (B, n), as one of all states and as the last; a tensor of its own.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.scan.recording import gradient_of_last
+        >>> gradient_of_last(torch.zeros(1, 2), torch.ones(3, 1, 2), torch.ones(1, 2))
+        tensor([[2., 2.]])
+    """
+    grad = torch.zeros_like(h0) if grad_last is None else grad_last.clone()
+    if grad_states is not None:
+        grad += grad_states[-1]
+    return grad
 
 
 def differentiable_gradients(
