@@ -9,6 +9,8 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.utilities import rank_zero_info
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
 
 
 class PredictionWriter(BasePredictionWriter):
@@ -18,7 +20,7 @@ class PredictionWriter(BasePredictionWriter):
     ``torch.load(path)`` reads: ``predictions``, what ``predict_step`` returned of each batch, in order, on the CPU; and
     ``indices``, for each batch the places of its samples in the data set, by which the files of several ranks fit
     together. Both are lists; over several loaders they are lists of the loaders' lists. A file appears only when it is
-    whole, in the place of one of an earlier run.
+    whole, in the place of one of an earlier run; those of an earlier run with more ranks are removed.
 
     ``spectral-param predict`` has one already.
 
@@ -60,9 +62,24 @@ class PredictionWriter(BasePredictionWriter):
         """Writes the predictions of this rank."""
         indices = batch_indices[0] if len(batch_indices) == 1 else batch_indices
         part = self._path.with_suffix(".part")
+        written = apply_to_collection(list(predictions), Tensor, _alone)
         try:
-            torch.save({"predictions": list(predictions), "indices": list(indices)}, part)
+            torch.save({"predictions": written, "indices": list(indices)}, part)
             part.replace(self._path)
         finally:
             part.unlink(missing_ok=True)
+        if trainer.is_global_zero:
+            _remove_ranks_from(trainer.world_size, self._path.parent)
         rank_zero_info(f"The predictions are in {self._path}")
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """Without the rest of the memory that it is a view of, all of which would be saved."""
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+
+def _remove_ranks_from(first: int, folder: Path) -> None:
+    for path in folder.glob("predictions_*.pt"):
+        rank = path.stem.removeprefix("predictions_")
+        if rank.isdecimal() and int(rank) >= first:
+            path.unlink()

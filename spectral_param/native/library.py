@@ -48,10 +48,13 @@ def build(folder: str | os.PathLike[str] | None = None) -> Path:
     target = Path(folder) if folder is not None else cache
     compiler = os.environ.get("CXX", "c++")
     path = target / f"native-{_fingerprint(compiler)}.so"
-    if not path.exists():
+    try:
+        found = ctypes.CDLL(str(path))
+    except OSError:  # not there, or no library
         target.mkdir(parents=True, exist_ok=True)
         _compile(compiler, path)
-    _loaded[:] = [ctypes.CDLL(str(path))]
+        found = ctypes.CDLL(str(path))
+    _loaded[:] = [found]
     return path
 
 

@@ -83,6 +83,26 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     assert path.read_text() == "of an earlier run"
 
 
+class View(BoringModel):
+    def predict_step(self, batch, batch_idx):
+        return {"first": torch.zeros(1000, 1000)[0], "mean": batch.mean()}
+
+
+def test_of_a_view_only_itself_is_written(tmp_path):
+    trainer(PredictionWriter(tmp_path), limit_predict_batches=2).predict(View())
+    path = tmp_path / "predictions_0.pt"
+    assert torch.load(path)["predictions"][1]["first"].shape == (1000,)
+    assert path.stat().st_size < 20_000
+
+
+def test_files_of_ranks_that_are_no_more_are_removed(tmp_path):
+    others = ("predictions_of_mine.pt", "notes.txt")
+    for name in ("predictions_0.pt", "predictions_1.pt", "predictions_12.pt", *others):
+        (tmp_path / name).write_text("of an earlier run")
+    trainer(PredictionWriter(tmp_path), limit_predict_batches=1).predict(BoringModel())
+    assert {path.name for path in tmp_path.iterdir()} == {"predictions_0.pt", *others}
+
+
 def predict_on_a_rank(rank, folder):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's own, of many kinds in a process of its own

@@ -215,6 +215,12 @@ def test_built_once_and_only_when_asked(folder, monkeypatch, capsys):
     library._loaded.clear()
 
 
+def test_a_file_that_is_no_library_is_replaced(folder, tmp_path):
+    (tmp_path / folder.name).touch()
+    assert native.build(tmp_path).stat().st_size > 0
+    library._loaded.clear()
+
+
 def test_a_missing_or_failing_compiler_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(RuntimeError, match="build: expected a C\\+\\+ compiler at 'no-such-compiler'"):
