@@ -139,8 +139,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spectral-param reproduce",
         description="Trains the grid of one of the paper's tables or figures. Finished runs are kept, one JSON file "
-        "each, and not trained again: after Ctrl-C the same command goes on. The report, WHAT.md and WHAT.png, sets "
-        "the scores beside the paper's.",
+        "each, and not trained again: after Ctrl-C the same command goes on, with what was running too, from its last "
+        "epoch. The report, WHAT.md and WHAT.png, sets the scores beside the paper's.",
     )
     parser.add_argument("what", metavar="WHAT", choices=EXPERIMENTS, help=", ".join(EXPERIMENTS))
     parser.add_argument("--quick", action="store_true", help="a small version, in minutes")

@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -37,7 +38,8 @@ def train_all(
     """Trains cells, each in a process of its own, and writes their results.
 
     Leaving the iterator, by an interrupt or otherwise, ends what is being trained; finished results stay. The error of
-    a cell that fails is written beside its result's place, with the suffix ``.error``.
+    a cell that fails is written beside its result's place, with the suffix ``.error``. Checkpoints are kept in a folder
+    there until there is a result, so that a cell that ended too early goes on where it was when it is trained again.
 
     Args:
         cells: what to train, in this order.
@@ -93,15 +95,17 @@ def _work(cell: GridCell, root: Path, folder: Path, one_thread: bool, native: Pa
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     if one_thread:
         torch.set_num_threads(1)
-    path = result_path(folder, cell).with_suffix(".error")
-    path.unlink(missing_ok=True)
+    place = result_path(folder, cell)
+    checkpoints, failure = place.with_suffix(""), place.with_suffix(".error")
+    failure.unlink(missing_ok=True)
     try:
         if native is not None:
             spectral_param.native.build(native)
-        write_result(folder, cell, train(cell, root))
+        write_result(folder, cell, train(cell, root, checkpoints))
+        shutil.rmtree(checkpoints, ignore_errors=True)
     except Exception:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(traceback.format_exc())
+        failure.parent.mkdir(parents=True, exist_ok=True)
+        failure.write_text(traceback.format_exc())
         raise SystemExit(1) from None
 
 

@@ -1,10 +1,10 @@
 """Training one cell."""
 
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from lightning import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.interrupted import LastEpoch
 from lightning_modules.reproduce.results import Result
 from spectral_param import callbacks, svd_parametrizations
 from spectral_param.callbacks import GradientNormMonitor, SpectralMonitor
@@ -22,10 +23,25 @@ TIMES = 16
 
 
 class Curves(Callback):
-    """Keeps what validation logs, by training step, and the training loss beside it."""
+    """Keeps what validation logs, by training step, the training loss beside it, and the time that all took."""
 
     def __init__(self) -> None:
         self.curves: dict[str, tuple[list[int], list[float]]] = {}
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the run, without that between an interrupt and its going on."""
+        return time.monotonic() - self._started
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that goes on needs."""
+        return {"curves": self.curves, "seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes it over."""
+        self.curves = state_dict["curves"]
+        self._started = time.monotonic() - state_dict["seconds"]
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Adds a point to each curve."""
@@ -38,46 +54,50 @@ class Curves(Callback):
                 values.append(value.item())
 
 
-def train(cell: GridCell, root: Path) -> Result:
+def train(cell: GridCell, root: Path, folder: Path) -> Result:
     """Trains the model of a cell and tests it as it was in its best epoch of validation.
+
+    A run that was interrupted goes on from the last epoch that it saved, with the same batches as if it never had been;
+    dropout alone is drawn anew.
 
     Args:
         cell: what to train.
         root: folder of all data.
+        folder: folder of the run's checkpoints.
 
     Returns:
         The result.
     """
-    started = time.monotonic()
     seed_everything(cell.seed, workers=True, verbose=False)
     model, data = cell.make_model(), cell.make_data(root)
-    with tempfile.TemporaryDirectory() as folder:
-        curves = Curves()
-        best = ModelCheckpoint(folder, monitor=cell.monitor, mode=cell.mode)
-        gradients = GradientNormMonitor(times=TIMES, weights=(), max_readings=READINGS)
-        margin = _margin_monitor(model)
-        watching = [monitor for name, monitor in (("gradients", gradients), ("margin", margin)) if name in cell.watch]
-        options = {"accelerator": "auto", "devices": 1, **cell.trainer}
-        own = [getattr(callbacks, name)(**arguments) for name, arguments in options.pop("callbacks", ())]
-        trainer = Trainer(
-            **options,
-            callbacks=[*own, *watching, curves, best],
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            default_root_dir=folder,
-        )
-        trainer.fit(model, data)
-        # before the test, which takes callbacks back to the best epoch too
-        names = gradients.history.names if "gradients" in cell.watch else []
-        through_time = [name for name in names if name.endswith(".h")]
-        norms = gradients.history[through_time[0]].tolist() if through_time else []
-        steps = list(gradients.history.steps)
-        if names:
-            curves.curves["loss"] = (steps, gradients.history["loss"].flatten().tolist())
-        if "margin" in cell.watch:
-            curves.curves["margin"] = (list(margin.history.steps), _margins(margin))
-        trainer.test(model, data, ckpt_path=best.best_model_path or None, verbose=False)
+    record = Curves()
+    gradients = GradientNormMonitor(times=TIMES, weights=(), max_readings=READINGS)
+    margin = _margin_monitor(model)
+    watching = [monitor for name, monitor in (("gradients", gradients), ("margin", margin)) if name in cell.watch]
+    best = ModelCheckpoint(folder, filename="best", enable_version_counter=False, monitor=cell.monitor, mode=cell.mode)
+    last = LastEpoch(folder / "last.ckpt")
+    options = {"accelerator": "auto", "devices": 1, **cell.trainer}
+    own = [getattr(callbacks, name)(**arguments) for name, arguments in options.pop("callbacks", ())]
+    trainer = Trainer(
+        **options,
+        callbacks=[*own, *watching, record, best, last],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+    trainer.fit(model, data, ckpt_path=last.path if last.path.exists() else None)
+    # before the test, which takes callbacks back to the best epoch too
+    curves, started = dict(record.curves), time.monotonic() - record.seconds
+    names = gradients.history.names if "gradients" in cell.watch else []
+    through_time = [name for name in names if name.endswith(".h")]
+    norms = gradients.history[through_time[0]].tolist() if through_time else []
+    steps = list(gradients.history.steps)
+    if names:
+        curves["loss"] = (steps, gradients.history["loss"].flatten().tolist())
+    if "margin" in cell.watch:
+        curves["margin"] = (list(margin.history.steps), _margins(margin))
+    trainer.test(model, data, ckpt_path=best.best_model_path or None, verbose=False)
     return Result(
         model=cell.model,
         setting=cell.setting,
@@ -85,9 +105,9 @@ def train(cell: GridCell, root: Path) -> Result:
         scores={name: value.item() for name, value in trainer.callback_metrics.items()},
         learning_rate=model.hparams["learning_rate"],
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        best=extreme(curves.curves[cell.monitor][1], max if cell.mode == "max" else min),
-        least_loss=extreme(curves.curves["val_loss"][1], min),
-        curves={name: thinned(curve) for name, curve in curves.curves.items()},
+        best=extreme(curves[cell.monitor][1], max if cell.mode == "max" else min),
+        least_loss=extreme(curves["val_loss"][1], min),
+        curves={name: thinned(curve) for name, curve in curves.items()},
         gradients=[[norm if math.isfinite(norm) else 0.0 for norm in row] for row in norms],
         gradient_steps=steps if through_time else [],
         seconds=round(time.monotonic() - started, 1),

@@ -87,6 +87,7 @@ def test_trains_in_processes_and_reports(small_adding):
     assert ended == {"RNN": True, "Spectral-RNN": True, "broken": False}
     error = result_path(small_adding, broken).with_suffix(".error").read_text()
     assert "RuntimeError" in error or "ValueError" in error
+    assert [path.name for path in small_adding.rglob("*.ckpt")] == []
     found = read_result(small_adding, cells(True, 0)[1])
     assert found.parameters == 2 * (16 * 16 - 120) + 16 + 16 * 2 + 16 + 17
     assert found.scores["baseline_mse"] == pytest.approx(1 / 6, rel=1e-4)

@@ -51,11 +51,11 @@ def root(tmp_path_factory, small_mnist):
 
 
 @pytest.mark.parametrize("what", EXPERIMENTS)
-def test_quick_versions_run(what, root):
+def test_quick_versions_run(what, root, tmp_path):
     experiment = EXPERIMENTS[what]
     cells = experiment.cells(True, 0)
     chosen = [cells[0], cells[-1]]
-    results = [train(tiny(cell), root) for cell in chosen]
+    results = [train(tiny(cell), root, tmp_path / cell.name) for cell in chosen]
     for result, cell in zip(results, chosen, strict=True):
         assert (result.model, result.setting, result.seed) == (cell.model, cell.setting, 0)
         assert experiment.score in result.scores
@@ -96,9 +96,9 @@ def test_parameters_of_table_4():
     assert len(ucr.paper_parameters) == 84
 
 
-def test_the_quick_adding_problem_draws_its_baseline(root):
+def test_the_quick_adding_problem_draws_its_baseline(root, tmp_path):
     adding = EXPERIMENTS["adding"]
-    figure = adding.draw([train(tiny(adding.cells(True, 0)[0]), root)])
+    figure = adding.draw([train(tiny(adding.cells(True, 0)[0]), root, tmp_path)])
     above, below = figure.axes
     levels = [line.get_ydata()[0] for line in above.get_lines() if line.get_label() == "trivial answer"]
     assert levels == [pytest.approx(1 / 6)]

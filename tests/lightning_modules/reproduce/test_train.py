@@ -1,10 +1,13 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from lightning_modules.reproduce import interrupted
 from lightning_modules.reproduce.cell import GridCell
-from lightning_modules.reproduce.train import READINGS, extreme, thinned, train
+from lightning_modules.reproduce.interrupted import LastEpoch
+from lightning_modules.reproduce.train import READINGS, Curves, extreme, thinned, train
 
 CELL = GridCell(
     experiment="adding",
@@ -19,7 +22,7 @@ CELL = GridCell(
 
 
 def test_a_result_says_which_epoch_was_best_and_keeps_a_part_of_the_curves(tmp_path):
-    result = train(CELL, tmp_path)
+    result = train(CELL, tmp_path, tmp_path)
     steps, values = result.curves["val_mse"]
     assert len(steps) == len(values) == READINGS
     assert (steps[0], steps[-1]) == (1, 60)
@@ -31,17 +34,51 @@ def test_a_result_says_which_epoch_was_best_and_keeps_a_part_of_the_curves(tmp_p
 def test_callbacks_are_made_by_name(tmp_path):
     trainer = {**CELL.trainer, "max_epochs": 1, "callbacks": [["SpectralClip", {"min": 2.0}]]}
     with pytest.raises(ValueError, match="min, max: Band"):
-        train(replace(CELL, trainer=trainer), tmp_path)
+        train(replace(CELL, trainer=trainer), tmp_path, tmp_path)
 
 
 def test_readings_go_on_after_the_best_epoch(tmp_path):
     cell = replace(CELL, mode="max", trainer={**CELL.trainer, "max_epochs": 5}, watch=("gradients", "margin"))
-    result = train(cell, tmp_path)
+    result = train(cell, tmp_path, tmp_path)
     assert result.gradient_steps == result.curves["loss"][0] == [0, 1, 2, 3, 4]
     assert len(result.gradients) == 5
     assert result.curves["margin"][0] == [0, 1, 2, 3, 4, 5]  # and at the end
     assert len(result.curves["margin"][1]) == 6
     assert result.curves["val_mse"][1].index(result.best) < 4  # the worst, by a wrong mode, came before
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory:UserWarning")  # what an interrupted run goes on from
+def test_an_interrupted_run_ends_as_if_it_never_had_been(tmp_path, monkeypatch):
+    trainer = {**CELL.trainer, "max_epochs": 6, "callbacks": [["SpectralClip", {"renormalize": True}]]}
+    cell = replace(CELL, trainer=trainer, watch=("gradients", "margin"))
+    whole = train(cell, tmp_path, tmp_path / "whole")
+    assert {path.name for path in (tmp_path / "whole").iterdir()} == {"best.ckpt"}  # it took less than a minute
+    monkeypatch.setattr(interrupted, "SECONDS", 0.0)
+    save = LastEpoch.on_train_epoch_end
+
+    def cut(self, trainer, pl_module):
+        if trainer.current_epoch == 3:
+            raise OSError("cut")
+        save(self, trainer, pl_module)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LastEpoch, "on_train_epoch_end", cut)
+        with pytest.raises(OSError, match="cut"):
+            train(cell, tmp_path, tmp_path / "cut")
+    gone_on = train(cell, tmp_path, tmp_path / "cut")
+    assert gone_on.gradient_steps == whole.gradient_steps
+    # to rounding: reflectors are normalised once more as training starts
+    assert np.array(gone_on.gradients) == pytest.approx(np.array(whole.gradients), rel=1e-4)
+    assert gone_on.scores == pytest.approx(whole.scores, rel=1e-4)
+    assert gone_on.curves.keys() == whole.curves.keys()
+    for name, curve in whole.curves.items():
+        assert np.array(gone_on.curves[name]) == pytest.approx(np.array(curve), rel=1e-4, abs=1e-6)
+
+
+def test_the_time_before_an_interrupt_counts():
+    record = Curves()
+    record.load_state_dict({"curves": {}, "seconds": 100.0})
+    assert 100 <= record.state_dict()["seconds"] < 150
 
 
 def test_the_best_of_what_is_finite():
