@@ -93,7 +93,7 @@ def householder_apply(reflectors: Tensor, x: Tensor, transpose: bool = False) ->
 
 
 def normalized(reflectors: Tensor) -> Tensor:
-    """Scales every reflector to unit length, which changes no H; a zero reflector stays zero.
+    """Scales every reflector to unit length, which changes no H; zero ones, and those of unit length, keep their bits.
 
     Args:
         reflectors: (…, n, m) float32 or float64; norms from 1e-37 to 1e37 are told from zero.
@@ -108,8 +108,9 @@ def normalized(reflectors: Tensor) -> Tensor:
         tensor([[0.6000],
                 [0.8000]])
     """
-    z, _ = _directions(reflectors)
-    return z / math.sqrt(2.0)
+    z, c = _directions(reflectors)
+    is_unit = (c / math.sqrt(2.0) - 1).abs() <= 4 * torch.finfo(c.dtype).eps
+    return torch.where(is_unit, reflectors.tril(), z / math.sqrt(2.0))
 
 
 def compact_wy(reflectors: Tensor) -> tuple[Tensor, Tensor]:

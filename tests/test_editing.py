@@ -77,6 +77,9 @@ def test_renormalizing_changes_lengths_alone():
     for reflectors in (p.u, p.v):
         lengths = reflectors.norm(dim=0)
         torch.testing.assert_close(lengths, torch.ones_like(lengths))
+    once = [factor.clone() for factor in p.factors]
+    renormalize_reflectors_(layer)
+    assert all(torch.equal(a, b) for a, b in zip(p.factors, once, strict=True))  # so a resumed run goes on bit by bit
 
 
 def test_penalty_is_the_sum_of_squares_and_differentiable():

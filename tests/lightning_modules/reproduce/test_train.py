@@ -1,7 +1,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from lightning_modules.reproduce import interrupted
@@ -66,13 +65,7 @@ def test_an_interrupted_run_ends_as_if_it_never_had_been(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="cut"):
             train(cell, tmp_path, tmp_path / "cut")
     gone_on = train(cell, tmp_path, tmp_path / "cut")
-    assert gone_on.gradient_steps == whole.gradient_steps
-    # to rounding: reflectors are normalised once more as training starts
-    assert np.array(gone_on.gradients) == pytest.approx(np.array(whole.gradients), rel=1e-4)
-    assert gone_on.scores == pytest.approx(whole.scores, rel=1e-4)
-    assert gone_on.curves.keys() == whole.curves.keys()
-    for name, curve in whole.curves.items():
-        assert np.array(gone_on.curves[name]) == pytest.approx(np.array(curve), rel=1e-4, abs=1e-6)
+    assert replace(gone_on, seconds=0.0) == replace(whole, seconds=0.0)
 
 
 def test_the_time_before_an_interrupt_counts():
