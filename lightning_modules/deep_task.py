@@ -38,7 +38,7 @@ class DeepTask(Task):
         network: Network = "spectral-mlp",
         depth: int = 30,
         width: int = 128,
-        reflectors: int = 16,
+        reflectors: int = 4,
         radius: float = 0.1,
         center: float | None = None,
         nonlinearity: Activation = "relu",
