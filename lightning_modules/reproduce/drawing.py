@@ -34,7 +34,7 @@ def curves_by_step(curve: str, ylabel: str, baseline: str | None = None, log: bo
 
 
 def draw_curves(panel: Axes, results: Sequence[Result], curve: str, baseline: str | None, log: bool = False) -> None:
-    """Draws a curve of each model, the mean over its seeds, and the baseline."""
+    """Draws a curve of each model, the mean over its seeds, and the baseline, up to twice which the axis reaches."""
     for i, model in enumerate(models(results)):
         runs = [r.curves[curve] for r in results if r.model == model and curve in r.curves]
         if runs:
@@ -46,6 +46,8 @@ def draw_curves(panel: Axes, results: Sequence[Result], curve: str, baseline: st
         panel.axhline(levels[0], color="black", ls="--", lw=1, label="trivial answer")
     if log:
         panel.set_yscale("log")
+    elif levels:
+        panel.set_ylim(0, min(panel.get_ylim()[1], 2 * levels[0]))
 
 
 def scores_by_setting(score: str, xlabel: str, ylabel: str, baseline: str | None = None, line: str = "-") -> Draw:
@@ -90,7 +92,7 @@ def curves_and_gradients(results: Sequence[Result]) -> Figure:
     for above, below, setting in zip(*rows, names, strict=True):
         chosen = [r for r in results if r.setting == setting]
         draw_curves(above, chosen, "val_mse", "baseline_mse")
-        above.set(title=setting, xlabel="step", ylabel="mean squared error", ylim=(0, 0.3))
+        above.set(title=setting, xlabel="step", ylabel="mean squared error")
         for i, model in enumerate(models(results)):
             profiles = [np.mean(r.gradients, axis=0) for r in chosen if r.model == model and r.gradients]
             if profiles:
