@@ -37,8 +37,8 @@ def deep_network(
         output_size: numbers of an output.
         depth: layers between the input and the output layer, even for "…resnet".
         width: their size.
-        reflectors: reflectors of U and of V, at most ``width``. Each that is drawn at random turns a layer away from the
-            identity, and deep stacks of ReLU then let little through: few learn faster.
+        reflectors: reflectors of U and of V, at most ``width``. Each that is drawn at random turns a layer away from
+            the identity, and deep stacks of ReLU then let little through: few learn faster.
         radius: radius of the band that holds σ.
         center: centre of the band; None: 1, and 0 in the blocks of "spectral-resnet", which start at the identity.
         nonlinearity: φ.
