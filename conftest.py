@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("triton") else ["spectral_param/scan/triton_kernels.py"]
+collect_ignore = [] if find_spec("triton") else ["spectral_param/functional/scan/triton_kernels.py"]

@@ -21,7 +21,7 @@ from rich.table import Table
 from datamodules import AddingProblem
 from lightning_modules import SequenceRegressor
 from spectral_param.callbacks import GradientNormMonitor, SpectralMonitor
-from spectral_param.callbacks.figures import margin_gradient_loss_figure
+from spectral_param.report.figures import margin_gradient_loss_figure
 
 MODELS = {"Spectral-RNN": "spectral-rnn", "LSTM": "lstm", "RNN": "rnn"}
 RADIUS = 0.01

@@ -5,31 +5,28 @@ Lei, Dhillon, "Stabilizing Gradients for Deep Neural Networks via Efficient SVD 
 pages as "the paper".
 """
 
-from spectral_param.config import show_config
-from spectral_param.editing import (
+from spectral_param.optimizers import add_factors_, parameter_groups
+from spectral_param.parametrization.lookup import svd_parametrizations
+from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.parametrization.together import together
+from spectral_param.registration.register import register_svd_parametrization, remove_svd_parametrization
+from spectral_param.registration.register_all import RegistrationReport, register_all
+from spectral_param.show_config import show_config
+from spectral_param.sigma import Band, Bounded, Fixed, Interval, Positive, SigmaMap, Unconstrained
+from spectral_param.spectrum.decomposition import SVD, inverse, pinv, solve, svd
+from spectral_param.spectrum.editing import (
     clip_singular_values_,
     renormalize_reflectors_,
     spectral_penalty,
 )
-from spectral_param.linear_algebra import SVD, inverse, pinv, solve, svd
-from spectral_param.optimizers import add_factors_, parameter_groups
-from spectral_param.parametrization import SVDParametrization
-from spectral_param.registration import (
-    register_svd_parametrization,
-    remove_svd_parametrization,
-    svd_parametrizations,
-)
-from spectral_param.side_by_side import together
-from spectral_param.sigma import Band, Bounded, Fixed, Interval, Positive, SigmaMap, Unconstrained
-from spectral_param.spectrum import (
+from spectral_param.spectrum.table import spectral_table
+from spectral_param.spectrum.values import (
     condition_number,
     log_abs_det,
     singular_values,
     spectral_margin,
     spectral_norm,
 )
-from spectral_param.table import spectral_table
-from spectral_param.whole_model import RegistrationReport, register_all
 
 __version__ = "0.1.0"
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spectral_param.injection import successor
-from spectral_param.parametrization import SVDParametrization
-from spectral_param.registration import svd_parametrizations
+from spectral_param.parametrization.lookup import svd_parametrizations
+from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.registration.injection.install import successor
 
 
 def parameter_groups(

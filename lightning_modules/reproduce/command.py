@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import spectral_param.native
-from lightning_modules.reproduce.cell import GridCell
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments import EXPERIMENTS
 from lightning_modules.reproduce.learning_rates import at_best_rates, trials
+from lightning_modules.reproduce.planned_run import GridCell
 from lightning_modules.reproduce.processes import train_all, usual_processes
-from lightning_modules.reproduce.report import markdown
 from lightning_modules.reproduce.results import Result, read_result, result_path
+from lightning_modules.reproduce.table import markdown
 
 INTERRUPTED = 130
 

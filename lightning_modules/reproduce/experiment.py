@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
 
-from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.planned_run import GridCell
 from lightning_modules.reproduce.results import Result
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.planned_run import GridCell
 from lightning_modules.reproduce.results import Result
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import spectral_param.native
-from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.planned_run import GridCell
 from lightning_modules.reproduce.results import result_path, write_result
 from lightning_modules.reproduce.train import train
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_modules.reproduce.cell import GridCell
+from lightning_modules.reproduce.planned_run import GridCell
 
 
 @dataclass(frozen=True)

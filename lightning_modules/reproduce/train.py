@@ -11,8 +11,8 @@ import torch
 from lightning import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_modules.reproduce.cell import GridCell
-from lightning_modules.reproduce.interrupted import LastEpoch
+from lightning_modules.reproduce.last_epoch import LastEpoch
+from lightning_modules.reproduce.planned_run import GridCell
 from lightning_modules.reproduce.results import Result
 from spectral_param import callbacks, svd_parametrizations
 from spectral_param.callbacks import GradientNormMonitor, SpectralMonitor

@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from spectral_param.bounds.norms import operator_norm
 from spectral_param.nn.residual import Residual
-from spectral_param.spectrum import spectral_norm
+from spectral_param.spectrum.values import spectral_norm
 
 # The greatest slope, rounded up, or for softmax the greatest norm of its Jacobian.
 _CONSTANTS: dict[type[nn.Module], float] = {

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from spectral_param.injection import parametrization_lists
-from spectral_param.registration import is_registered
-from spectral_param.spectrum import singular_values, spectral_norm
+from spectral_param.parametrization.lookup import is_registered, parametrization_lists
+from spectral_param.spectrum.values import singular_values, spectral_norm
 
 
 def operator_norm(module: nn.Module, tensor_name: str = "weight") -> Tensor:

@@ -11,15 +11,15 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from spectral_param.callbacks.reading import has_flat_shards, is_shard
-from spectral_param.callbacks.selection import (
+from spectral_param.callbacks.patterns import (
     as_patterns,
     parametrized_weights,
     plain_weights,
     warn_unmatched,
     warn_untrained,
 )
-from spectral_param.parametrization import SVDParametrization
+from spectral_param.callbacks.sharded_sigma import has_flat_shards, is_shard
+from spectral_param.parametrization.svd import SVDParametrization
 
 
 class SpectralClip(Callback):

@@ -11,18 +11,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from spectral_param.callbacks.gradient_norms import (
-    mean_over_ranks,
-    norms_over_ranks,
-    series,
-    square,
-    squares_through_time,
-    times_of,
-)
-from spectral_param.callbacks.history import LOSS
-from spectral_param.callbacks.reading import has_flat_shards, is_shard
-from spectral_param.callbacks.recorder import Recorder, current_step
-from spectral_param.callbacks.selection import (
+from spectral_param.callbacks.logging import current_step
+from spectral_param.callbacks.patterns import (
     as_patterns,
     clean,
     matches,
@@ -30,7 +20,18 @@ from spectral_param.callbacks.selection import (
     parametrized_weights,
     warn_unmatched,
 )
-from spectral_param.callbacks.taps import RECURRENT, Taps, is_compiled
+from spectral_param.callbacks.recorder import Recorder
+from spectral_param.callbacks.sharded_sigma import has_flat_shards, is_shard
+from spectral_param.callbacks.through_time.norms import (
+    mean_over_ranks,
+    norms_over_ranks,
+    series,
+    square,
+    squares_through_time,
+    times_of,
+)
+from spectral_param.callbacks.through_time.taps import RECURRENT, Taps, is_compiled
+from spectral_param.report.history import LOSS
 
 
 class GradientNormMonitor(Recorder):
@@ -47,8 +48,8 @@ class GradientNormMonitor(Recorder):
       layer does without W.
 
     Training is not touched: on a watched step hooks note what passes, and after the backward the recurrent layer alone
-    is run again from one t to the next (see :func:`~spectral_param.callbacks.adjoint.gradients_of`), which costs
-    about one more forward and backward of it. A compiled model runs its watched steps uncompiled, the same but for
+    is run again from one t to the next (see :mod:`~spectral_param.callbacks.through_time.adjoint`), which costs about
+    one more forward and backward of it. A compiled model runs its watched steps uncompiled, the same but for
     rounding. Under accumulation the first batch of a step is watched, in manual optimization the first backward.
 
     Bidirectional layers, packed sequences and stacks with dropout are read at t = 0 alone. With dropout that run

@@ -11,15 +11,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from spectral_param.callbacks.histograms import write_histograms
-from spectral_param.callbacks.history import LOSS
-from spectral_param.callbacks.reading import (
-    dense_singular_values,
-    gate_names,
-    has_flat_shards,
-    trained_singular_values,
-)
-from spectral_param.callbacks.recorder import Recorder, current_step, write
-from spectral_param.callbacks.selection import (
+from spectral_param.callbacks.logging import current_step, write
+from spectral_param.callbacks.patterns import (
     as_patterns,
     owner_of,
     parametrized_weights,
@@ -27,8 +20,16 @@ from spectral_param.callbacks.selection import (
     warn_unmatched,
     warn_untrained,
 )
-from spectral_param.callbacks.statistics import STATISTICS, spectral_statistics
-from spectral_param.parametrization import SVDParametrization
+from spectral_param.callbacks.recorder import Recorder
+from spectral_param.callbacks.sharded_sigma import (
+    dense_singular_values,
+    gate_names,
+    has_flat_shards,
+    trained_singular_values,
+)
+from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.report.history import LOSS
+from spectral_param.spectrum.statistics import STATISTICS, spectral_statistics
 
 
 class SpectralMonitor(Recorder):

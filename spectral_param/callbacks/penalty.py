@@ -10,9 +10,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from spectral_param.callbacks.reading import trained_singular_values
-from spectral_param.callbacks.recorder import write
-from spectral_param.callbacks.selection import as_patterns, parametrized_weights, warn_unmatched
+from spectral_param.callbacks.logging import write
+from spectral_param.callbacks.patterns import as_patterns, parametrized_weights, warn_unmatched
+from spectral_param.callbacks.sharded_sigma import trained_singular_values
 from spectral_param.optimizers import raw_sigma
 from spectral_param.sigma import SigmaMap
 

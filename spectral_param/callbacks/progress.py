@@ -13,10 +13,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from torch import Tensor
 
-from spectral_param.callbacks.reading import trained_singular_values
-from spectral_param.callbacks.recorder import current_step
-from spectral_param.callbacks.selection import as_patterns, parametrized_weights, warn_unmatched
-from spectral_param.callbacks.statistics import spectral_statistics
+from spectral_param.callbacks.logging import current_step
+from spectral_param.callbacks.patterns import as_patterns, parametrized_weights, warn_unmatched
+from spectral_param.callbacks.sharded_sigma import trained_singular_values
+from spectral_param.spectrum.statistics import spectral_statistics
 
 BARS = "▁▂▃▄▅▆▇█"
 

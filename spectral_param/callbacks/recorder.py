@@ -12,10 +12,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from matplotlib.figure import Figure
 
 import spectral_param
-from spectral_param.callbacks.album import draw
-from spectral_param.callbacks.history import History
-from spectral_param.callbacks.report import publish
-from spectral_param.callbacks.run import Run
+from spectral_param.callbacks.logging import current_step, write
+from spectral_param.report.album import draw
+from spectral_param.report.history import History
+from spectral_param.report.page import publish
+from spectral_param.report.run import Run
 
 
 class Recorder(Callback):
@@ -31,7 +32,7 @@ class Recorder(Callback):
         prog_bar: shows the numbers of the whole model in the progress bar.
         separator: between what is measured and where; ``"/"`` groups charts in TensorBoard, but makes
             ``ModelCheckpoint`` create folders when it monitors such a number.
-        max_readings: the most readings to keep; see :class:`~spectral_param.callbacks.history.History`.
+        max_readings: the most readings to keep; see :class:`~spectral_param.report.history.History`.
         report: writes ``spectral_report.html`` into the Trainer's ``log_dir`` at the end of fit, one page for all
             monitors; needs a logger, whose folder that is.
 
@@ -103,7 +104,7 @@ class Recorder(Callback):
             publish(trainer, pl_module, [monitor.state_dict() for monitor in monitors], Path(folder))
 
     def figures(self) -> dict[str, Figure]:
-        """Draws what has been read so far: matplotlib figures by title; see :mod:`spectral_param.callbacks.figures`."""
+        """Draws what has been read so far: matplotlib figures by title; see :mod:`spectral_param.report.figures`."""
         run = Run()
         run.add_state(self.state_dict())
         return draw(run)
@@ -125,15 +126,3 @@ def versions() -> dict[str, str]:
         "lightning": lightning.__version__,
         "python": platform.python_version(),
     }
-
-
-def current_step(trainer: Trainer) -> int:
-    """The step counter that Lightning hands to loggers in training."""
-    return trainer.fit_loop.epoch_loop._batches_that_stepped
-
-
-def write(trainer: Trainer, numbers: dict[str, float]) -> None:
-    """Writes numbers to every logger at the present step, and where other callbacks look for metrics."""
-    trainer.callback_metrics.update({name: torch.tensor(number) for name, number in numbers.items()})
-    for logger in trainer.loggers:
-        logger.log_metrics(numbers, step=current_step(trainer))

@@ -10,10 +10,10 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from spectral_param.callbacks.recorder import current_step
-from spectral_param.callbacks.selection import as_patterns, parametrized_weights, warn_unmatched
+from spectral_param.callbacks.logging import current_step
+from spectral_param.callbacks.patterns import as_patterns, parametrized_weights, warn_unmatched
 from spectral_param.optimizers import raw_sigma
-from spectral_param.parametrization import SVDParametrization
+from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import Band
 
 Schedule = Mapping[int, float] | Callable[[int], float]

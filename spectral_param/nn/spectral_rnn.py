@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from spectral_param.matrix_free import thin_factors
-from spectral_param.registration import register_svd_parametrization
-from spectral_param.scan import NONLINEARITIES, low_rank_scan, rnn_scan
+from spectral_param.functional.scan import NONLINEARITIES, low_rank_scan, rnn_scan
+from spectral_param.registration.injection.matrix_free import thin_factors
+from spectral_param.registration.register import register_svd_parametrization
 from spectral_param.sigma import SigmaMap
 
 
@@ -40,7 +40,7 @@ class SpectralRNN(nn.Module):
         matrix_free: ``False``: W is computed once a sequence. ``True``: with reflectors on both sides, fewer than
             hidden_size, each step applies W as ``σ h - L (Rᵀ h)``, and W is never built; but not where it is traced,
             under autocast or in half precision. ``None``: whichever is faster, see
-            :func:`spectral_param.matrix_free.thin_factors`. The same to rounding.
+            :func:`spectral_param.registration.injection.matrix_free.thin_factors`. The same to rounding.
 
     Attributes:
         weight_ih_l0, weight_ih_l1, …: M, (hidden_size, input_size of the layer).

@@ -7,9 +7,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from spectral_param.injection import parametrization_lists
-from spectral_param.matrix_free import apply_linear
-from spectral_param.registration import is_registered, register_svd_parametrization
+from spectral_param.parametrization.lookup import is_registered, parametrization_lists
+from spectral_param.registration.injection.matrix_free import apply_linear
+from spectral_param.registration.register import register_svd_parametrization
 from spectral_param.sigma import SigmaMap
 
 _Linear = TypeVar("_Linear", bound=nn.Linear)

@@ -9,8 +9,8 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from datamodules import MultiLabel, PennTreebank
 from lightning_modules import LanguageModel, MultiLabelClassifier
-from tests.callbacks.test_parallel import InGroup
 from tests.small_data import write_multilabel, write_words
+from tests.spectral_param.callbacks.test_parallel import InGroup
 
 
 class Seen(Callback):

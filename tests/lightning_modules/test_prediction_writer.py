@@ -10,8 +10,8 @@ from lightning.pytorch.strategies import DDPStrategy
 from datamodules import AddingProblem, PennTreebank
 from lightning_modules import LanguageModel, SequenceRegressor
 from lightning_modules.prediction_writer import PredictionWriter
-from tests.callbacks.test_parallel import InGroup
 from tests.small_data import write_words
+from tests.spectral_param.callbacks.test_parallel import InGroup
 
 
 def trainer(writer: PredictionWriter, **options) -> Trainer:

@@ -1,9 +1,9 @@
 """Figure 1: the adding problem."""
 
-from lightning_modules.reproduce.cell import GridCell
-from lightning_modules.reproduce.drawing import curves_and_gradients
 from lightning_modules.reproduce.experiment import Experiment
-from lightning_modules.reproduce.models import CELLS, normalised
+from lightning_modules.reproduce.figures import curves_and_gradients
+from lightning_modules.reproduce.model_arguments import CELLS, normalised
+from lightning_modules.reproduce.planned_run import GridCell
 
 MODELS = ("RNN", "IRNN", "LSTM", "oRNN", "Spectral-RNN")
 

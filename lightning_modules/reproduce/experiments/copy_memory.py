@@ -1,9 +1,9 @@
 """Figure 2: the copying problem."""
 
-from lightning_modules.reproduce.cell import GridCell
-from lightning_modules.reproduce.drawing import curves_by_step
 from lightning_modules.reproduce.experiment import Experiment
-from lightning_modules.reproduce.models import CELLS
+from lightning_modules.reproduce.figures import curves_by_step
+from lightning_modules.reproduce.model_arguments import CELLS
+from lightning_modules.reproduce.planned_run import GridCell
 
 MODELS = ("RNN", "IRNN", "LSTM", "oRNN", "Spectral-RNN")
 

@@ -1,9 +1,9 @@
 """Figure 5: deep MLPs and ResNets on MNIST."""
 
-from lightning_modules.reproduce.cell import GridCell
-from lightning_modules.reproduce.drawing import scores_by_setting
 from lightning_modules.reproduce.experiment import Experiment
-from lightning_modules.reproduce.models import NETWORKS
+from lightning_modules.reproduce.figures import scores_by_setting
+from lightning_modules.reproduce.model_arguments import NETWORKS
+from lightning_modules.reproduce.planned_run import GridCell
 
 
 def cells(quick: bool, seed: int) -> list[GridCell]:

@@ -1,9 +1,9 @@
 """Figure 7: multi-label sets."""
 
-from lightning_modules.reproduce.cell import GridCell
-from lightning_modules.reproduce.drawing import curves_by_step
 from lightning_modules.reproduce.experiment import Experiment
-from lightning_modules.reproduce.models import NETWORKS
+from lightning_modules.reproduce.figures import curves_by_step
+from lightning_modules.reproduce.model_arguments import NETWORKS
+from lightning_modules.reproduce.planned_run import GridCell
 
 SETS = {"Bibtex": ("bibtex", 1836, 159), "Mediamill": ("mediamill", 120, 101)}
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from lightning_modules.reproduce.cell import GridCell
-from lightning_modules.reproduce.drawing import curves_by_step
 from lightning_modules.reproduce.experiment import Experiment
-from lightning_modules.reproduce.models import CELLS, normalised
+from lightning_modules.reproduce.figures import curves_by_step
+from lightning_modules.reproduce.model_arguments import CELLS, normalised
+from lightning_modules.reproduce.planned_run import GridCell
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "784 steps": {"seq_len": 784},

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from lightning_modules.reproduce.cell import GridCell
-from lightning_modules.reproduce.drawing import curves_by_step
 from lightning_modules.reproduce.experiment import Experiment
+from lightning_modules.reproduce.figures import curves_by_step
+from lightning_modules.reproduce.planned_run import GridCell
 
 # carried over a whole text, states must stay bounded: with σ ≈ 1 and leaky ReLU they grow without end
 SPECTRAL = {"cell": "spectral-rnn", "hidden_size": 512, "nonlinearity": "tanh", "learning_rate": 0.003}

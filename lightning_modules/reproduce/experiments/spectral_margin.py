@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure
 
-from lightning_modules.reproduce.cell import GridCell
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments import pixel_mnist
+from lightning_modules.reproduce.planned_run import GridCell
 from lightning_modules.reproduce.results import Result
-from spectral_param.callbacks.figures import margin_gradient_loss_figure
+from spectral_param.report.figures import margin_gradient_loss_figure
 
 MODELS = ("RNN", "LSTM", "oRNN", "Spectral-RNN")
 RADIUS = 0.1

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from lightning_modules.reproduce.cell import GridCell
-from lightning_modules.reproduce.drawing import PANEL, curves_by_step, draw_curves, draw_legend, models
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments import adding, ucr
+from lightning_modules.reproduce.figures import PANEL, curves_by_step, draw_curves, draw_legend, models
 from lightning_modules.reproduce.learning_rates import at_rate
+from lightning_modules.reproduce.planned_run import GridCell
 from lightning_modules.reproduce.results import Result
 
 LENGTH, SET = "L = 300", "ArrowHead"

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from lightning_modules.reproduce.cell import GridCell
-from lightning_modules.reproduce.drawing import scores_by_setting
 from lightning_modules.reproduce.experiment import Experiment
-from lightning_modules.reproduce.models import CELLS, normalised
+from lightning_modules.reproduce.figures import scores_by_setting
+from lightning_modules.reproduce.model_arguments import CELLS, normalised
+from lightning_modules.reproduce.planned_run import GridCell
 
 MODELS = ("RNN", "LSTM", "oRNN", "Spectral-RNN")
 QUICK = ("CBF", "Gun_Point", "ItalyPowerDemand")

@@ -13,8 +13,8 @@ import pytest
 
 from lightning_modules.cli import main
 from lightning_modules.reproduce import command
-from lightning_modules.reproduce.cell import GridCell
 from lightning_modules.reproduce.experiments import EXPERIMENTS
+from lightning_modules.reproduce.planned_run import GridCell
 from lightning_modules.reproduce.processes import train_all
 from lightning_modules.reproduce.results import Result, read_result, result_path, write_result
 

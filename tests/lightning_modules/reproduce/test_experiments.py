@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 from matplotlib.figure import Figure
 
-from lightning_modules.reproduce.cell import GridCell
 from lightning_modules.reproduce.experiments import EXPERIMENTS
-from lightning_modules.reproduce.report import markdown
+from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.table import markdown
 from lightning_modules.reproduce.train import train
 from tests.small_data import write_multilabel, write_ucr, write_words
 

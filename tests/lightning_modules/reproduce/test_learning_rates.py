@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_modules.reproduce.cell import GridCell
 from lightning_modules.reproduce.learning_rates import at_best_rates, at_rate, trials
+from lightning_modules.reproduce.planned_run import GridCell
 from lightning_modules.reproduce.results import Result
 
 CELL = GridCell("x", "RNN", "a", 0, ("SequenceClassifier", {}), ("CopyMemory", {}), {}, "val_accuracy", "max")

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_modules.reproduce import interrupted
-from lightning_modules.reproduce.cell import GridCell
-from lightning_modules.reproduce.interrupted import LastEpoch
+from lightning_modules.reproduce import last_epoch
+from lightning_modules.reproduce.last_epoch import LastEpoch
+from lightning_modules.reproduce.planned_run import GridCell
 from lightning_modules.reproduce.train import READINGS, Curves, extreme, thinned, train
 
 CELL = GridCell(
@@ -52,7 +52,7 @@ def test_an_interrupted_run_ends_as_if_it_never_had_been(tmp_path, monkeypatch):
     cell = replace(CELL, trainer=trainer, watch=("gradients", "margin"))
     whole = train(cell, tmp_path, tmp_path / "whole")
     assert {path.name for path in (tmp_path / "whole").iterdir()} == {"best.ckpt"}  # it took less than a minute
-    monkeypatch.setattr(interrupted, "SECONDS", 0.0)
+    monkeypatch.setattr(last_epoch, "SECONDS", 0.0)
     save = LastEpoch.on_train_epoch_end
 
     def cut(self, trainer, pl_module):

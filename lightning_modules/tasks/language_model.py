@@ -1,0 +1,182 @@
+"""Word language models."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, Metric
+
+from lightning_modules.networks.recurrent_layer import Cell, Nonlinearity, output_features, recurrent_layer
+from lightning_modules.tasks.base import Batch, Task
+
+NO_TARGET = -100
+State = Tensor | tuple[Tensor, ...]
+
+
+class Perplexity(MeanMetric):
+    """The exponential of the mean loss of a word.
+
+    Example:
+        >>> import math
+        >>> perplexity = Perplexity()
+        >>> perplexity.update(math.log(2.0), weight=30)
+        >>> round(perplexity.compute().item(), 4)
+        2.0
+    """
+
+    def compute(self) -> Tensor:
+        """Returns the perplexity of all words so far."""
+        return super().compute().exp()
+
+
+class LanguageModel(Task):
+    """Predicts the next word of texts that are read as successive windows of long streams.
+
+    Words are embedded, read by recurrent layers, and the states mapped to the words. The state at the end of a window,
+    cut off from its graph, is carried to the next one: back-propagation through time stops at the window, memory does
+    not. Training, validation, test and prediction each carry their own, from the first batch of an epoch on.
+
+    Inputs and targets have the shape ``(batch, length)``, int64 in ``0 … vocabulary_size - 1``; targets of -100 are
+    left out. The loss is the cross-entropy of a word in nats. Predictions are the most likely next words.
+
+    Initial values: embeddings uniform in ±0.1, as the weight of the head.
+
+    Args:
+        vocabulary_size: words.
+        cell: the recurrent layer; see :func:`lightning_modules.networks.recurrent_layer.recurrent_layer`, as for the
+            arguments up to ``learn_initial_state`` that are not said here.
+        hidden_size: size n of the state.
+        embedding_size: features of a word; None: n.
+        num_layers: recurrent layers.
+        tied: whether the head's weight is the embedding's; then ``embedding_size`` must be that of the states.
+        dropout: share dropped of embeddings, between layers, and of the states before the head.
+        reflectors: reflectors of U and of V, at most n.
+        radius: radius of the band around 1 that holds σ; None lets σ free.
+        nonlinearity: activation; None is the cell's usual one.
+        negative_slope: slope of leaky_relu below zero.
+        learn_initial_state: whether the state before the first window is trained.
+        learning_rate: Adam's learning rate in the first epoch.
+        decay: factor of the learning rate from epoch to epoch.
+
+    Raises:
+        ValueError: if ``tied`` and the sizes differ.
+
+    Example:
+        >>> model = LanguageModel(vocabulary_size=50, hidden_size=16)
+        >>> model(model.example_input_array).shape
+        torch.Size([2, 5, 50])
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        cell: Cell = "spectral-rnn",
+        hidden_size: int = 512,
+        embedding_size: int | None = None,
+        num_layers: int = 1,
+        tied: bool = False,
+        dropout: float = 0.2,
+        reflectors: int = 16,
+        radius: float | None = 0.01,
+        nonlinearity: Nonlinearity | None = None,
+        negative_slope: float = 0.01,
+        learn_initial_state: bool = False,
+        learning_rate: float = 1e-3,
+        decay: float = 0.8,
+    ) -> None:
+        features = output_features(cell, hidden_size)
+        if tied and embedding_size not in (None, features):
+            raise ValueError(f"embedding_size: expected {features} with a tied embedding, got {embedding_size}.")
+        super().__init__()
+        size = embedding_size or (features if tied else hidden_size)
+        self.embedding = nn.Embedding(vocabulary_size, size)
+        self.recurrent = recurrent_layer(
+            cell,
+            size,
+            hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            reflectors=reflectors,
+            radius=radius,
+            nonlinearity=nonlinearity,
+            negative_slope=negative_slope,
+            learn_initial_state=learn_initial_state,
+        )
+        self.head = nn.Linear(features, vocabulary_size)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        nn.init.uniform_(self.head.weight, -0.1, 0.1)
+        nn.init.zeros_(self.head.bias)
+        if tied:
+            self.head.weight = self.embedding.weight
+        self.example_input_array = torch.zeros(2, 5, dtype=torch.int64)
+        self._carried: dict[str, State] = {}
+
+    def metrics(self) -> dict[str, Metric]:
+        """Returns the perplexity."""
+        return {"perplexity": Perplexity()}
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Returns the cross-entropy of a word, in nats; 0 if there is no target."""
+        total = F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=NO_TARGET, reduction="sum")
+        return total / words(target).clamp(min=1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Maps words ``(batch, length)`` to logits of the next ones, ``(batch, length, vocabulary_size)``."""
+        return self.advance(input, None)[0]
+
+    def advance(self, input: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """Reads a window from a state on.
+
+        Args:
+            input: words, ``(batch, length)``.
+            state: the state before; None: that of a new text.
+
+        Returns:
+            Logits of the next words, ``(batch, length, vocabulary_size)``, and the state after the window.
+        """
+        states, state = self.recurrent(self.dropout(self.embedding(input)), state)
+        return self.head(self.dropout(states)), state
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Returns the loss of a window."""
+        input, target = batch
+        loss = self.loss(self._go_on("train", input, batch_idx), target)
+        self.log("train_loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Logs loss and perplexity of the validation text."""
+        input, target = batch
+        self.evaluate("val", self.val_loss, self.val_metrics, self._go_on("val", input, batch_idx), target)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Logs loss and perplexity of the test text."""
+        input, target = batch
+        self.evaluate("test", self.test_loss, self.test_metrics, self._go_on("test", input, batch_idx), target)
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Returns the most likely next words, ``(batch, length)``."""
+        input, _ = batch
+        return self._go_on("predict", input, batch_idx).argmax(-1)
+
+    def evaluate(self, stage: str, loss: MeanMetric, metrics: Any, output: Tensor, target: Tensor) -> None:
+        """Adds a window to loss and perplexity, each word counting the same, and logs them."""
+        mean, count = self.loss(output, target), words(target)
+        loss.update(mean, count)
+        metrics.update(mean, weight=count)
+        self.log(f"{stage}_loss", loss)
+        self.log_dict(metrics, prog_bar=True)
+
+    def _go_on(self, stage: str, input: Tensor, batch_idx: int) -> Tensor:
+        """Logits of a window, read from where the one before of the stage stopped."""
+        before = self._carried.get(stage) if batch_idx else None
+        logits, state = self.advance(input, before)
+        self._carried[stage] = tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach()
+        return logits
+
+
+def words(target: Tensor) -> Tensor:
+    """Returns how many words of a window are targets."""
+    return (target != NO_TARGET).sum()

@@ -1,0 +1,109 @@
+"""Which weights of a model a callback works on, by shell-style patterns of their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.optim import Optimizer
+
+from spectral_param import svd_parametrizations
+from spectral_param.parametrization.svd import SVDParametrization
+
+WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module.")
+
+
+def as_patterns(name: str, patterns: str | Sequence[str]) -> tuple[str, ...]:
+    """Checks an option that takes one pattern or several.
+
+    Raises:
+        TypeError: if it is neither a string nor a sequence of strings.
+    """
+    if isinstance(patterns, str):
+        return (patterns,)
+    if isinstance(patterns, Sequence) and all(isinstance(pattern, str) for pattern in patterns):
+        return tuple(patterns)
+    raise TypeError(f"{name}: expected a name pattern or a sequence of them, got {patterns!r}.")
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name fits one of the patterns; case counts."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def clean(name: str) -> str:
+    """A qualified name without what wrappers (FSDP, torch.compile, checkpointing) put into it."""
+    for wrapper in WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def parametrized_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str, SVDParametrization]:
+    """The chosen weights in SVD form, by clean name, each once."""
+    return {
+        clean(name): parametrization
+        for name, parametrization in svd_parametrizations(model)
+        if matches(clean(name), patterns)
+    }
+
+
+def plain_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str, tuple[nn.Module, nn.Parameter]]:
+    """The chosen parameters with two or more dimensions that no parametrization holds, with their modules."""
+    return {
+        clean(name): (module, parameter)
+        for name, module, parameter in _owned_parameters(model)
+        if parameter.ndim >= 2 and matches(clean(name), patterns)
+    }
+
+
+def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that has a weight, and the weight's name there, from its clean name in the model."""
+    prefix, _, tensor_name = name.rpartition(".")
+    return model.get_submodule(prefix), tensor_name
+
+
+def warn_unmatched(option: str, patterns: Sequence[str], names: Iterable[str], what: str) -> None:
+    """Warns of patterns that fit none of the names, but for ``"*"``, which asks for whatever there is.
+
+    Warns:
+        UserWarning: that names the option and these patterns.
+    """
+    names = list(names)
+    idle = [p for p in patterns if p != "*" and not any(matches(name, [p]) for name in names)]
+    if idle:
+        rank_zero_warn(f"{option}: {', '.join(idle)} matches no {what} of the model.")
+
+
+def warn_untrained(model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
+    """Warns of weights in SVD form whose trainable factors no optimizer holds.
+
+    Such a weight was registered after its optimizer was built, and would silently stay as it is.
+
+    Warns:
+        UserWarning: that names these weights.
+    """
+    held = {id(p) for optimizer in optimizers for g in optimizer.param_groups for p in g["params"]}
+    idle = [
+        name
+        for name, parametrization in parametrized_weights(model, ["*"]).items()
+        if any(f.requires_grad and id(f) not in held for f in parametrization.factors)
+    ]
+    if idle:
+        rank_zero_warn(
+            f"No optimizer holds the factors of {', '.join(idle)}: register weights before "
+            "configure_optimizers, in __init__ or configure_model."
+        )
+
+
+def _owned_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Parameter]]:
+    seen = set()
+    for prefix, module in model.named_modules():
+        if isinstance(module, ParametrizationList):
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield f"{prefix}.{name}" if prefix else name, module, parameter

@@ -1,0 +1,1 @@
+"""Gradients through time: listening to a step, cutting recurrences, and norms."""

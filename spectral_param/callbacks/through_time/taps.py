@@ -1,0 +1,137 @@
+"""Listening to one training step: what passes is noted, nothing is changed, and all traces are taken off again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo import OptimizedModule
+
+from spectral_param.callbacks.through_time.adjoint import RecordedCall, drops_out, save_rng
+from spectral_param.nn import SpectralRNN, SVDLinear
+from spectral_param.parametrization.svd import SVDParametrization
+
+RECURRENT = (nn.RNNBase, SpectralRNN)
+
+
+class Taps:
+    """Everything heard in one step.
+
+    Weights in SVD form are not asked for: a layer that does without W would build it then, and compute a little
+    differently. So ∂L/∂W of a linear layer is put together from its inputs and the gradients of its outputs, that of a
+    recurrent one comes from its recorded calls, and only where another layer builds W itself is W listened to.
+
+    Attributes:
+        calls: the calls of each recurrent layer, by name.
+        weights: for each recurrent layer, which weight by name each of its tensors is.
+        gradients: for each output or weight by name, the sum of the gradients that came to it.
+        open: whether forwards are still listened to; recomputation in a backward should not be.
+    """
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[RecordedCall]] = {}
+        self.weights: dict[str, dict[str, str]] = {}
+        self.gradients: dict[str, Tensor] = {}
+        self.open = True
+        self._running: list[nn.Module] = []  # layers heard in another way than by their weights, while they run
+        self._cleanup = ExitStack()
+
+    def on_recurrent(self, name: str, layer: nn.Module) -> None:
+        """Records the calls of a recurrent layer, and their randomness where there is any."""
+        if name in self.calls:
+            return
+        calls = self.calls[name] = []
+        self.weights[name] = {}
+        rng: dict[str, Tensor] = {}
+
+        def before(layer: nn.Module, args: tuple[Any, ...]) -> None:
+            self._running.append(layer)
+            if self.open and drops_out(layer):
+                rng.update(save_rng(next(layer.parameters()).device))
+
+        def after(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+            self._running.remove(layer)
+            if self.open:
+                calls.append(RecordedCall(layer, args, kwargs, result, dict(rng)))
+
+        self._until_closed(layer.register_forward_pre_hook(before).remove)
+        self._until_closed(layer.register_forward_hook(after, with_kwargs=True).remove)
+
+    def on_output(self, name: str, module: nn.Module) -> None:
+        """Sums up the gradients that come to what a module returns, or to the first of it where that is a tuple."""
+
+        def after(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+            self._listen(result[0] if isinstance(result, tuple) else result, lambda gradient: self.add(name, gradient))
+
+        self._until_closed(module.register_forward_hook(after).remove)
+
+    def on_weight(self, name: str, layer: nn.Module, tensor_name: str, parametrization: SVDParametrization) -> None:
+        """Sums up the gradients that come to a weight in SVD form, in whatever way its layer uses it."""
+        if name.removesuffix(f".{tensor_name}") in self.calls:
+            self.weights[name.removesuffix(f".{tensor_name}")][tensor_name] = name
+        elif is_linear(layer):
+            self._on_linear(name, layer)
+        build = parametrization.forward
+
+        def heard(*factors: Tensor) -> Tensor:
+            weight = build(*factors)
+            if not any(layer is running for running in self._running):
+                self._listen(weight, lambda gradient: self.add(name, gradient))
+            return weight
+
+        parametrization.forward = heard  # type: ignore[method-assign]  # a hook would make the layer build W
+        self._until_closed(lambda: delattr(parametrization, "forward"))
+
+    def _on_linear(self, name: str, layer: nn.Module) -> None:
+        def before(layer: nn.Module, args: tuple[Any, ...]) -> None:
+            self._running.append(layer)
+
+        def after(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+            self._running.remove(layer)
+            x = _rows(args[0] if args else kwargs["input"])
+            self._listen(result, lambda gradient: self.add(name, _rows(gradient).mT @ x))
+
+        self._until_closed(layer.register_forward_pre_hook(before).remove)
+        self._until_closed(layer.register_forward_hook(after, with_kwargs=True).remove)
+
+    def add(self, name: str, gradient: Tensor) -> None:
+        """Adds to the sum of gradients."""
+        heard = self.gradients.get(name)
+        self.gradients[name] = gradient.detach().clone() if heard is None else heard + gradient
+
+    def run_eagerly(self) -> None:
+        """Has compiled code run uncompiled until closed, since it passes over hooks."""
+        self._cleanup.enter_context(torch.compiler.set_stance("force_eager"))
+
+    def close(self) -> None:
+        """Takes everything off."""
+        self.open = False
+        self._cleanup.close()
+
+    def _listen(self, tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
+        if self.open and tensor.requires_grad:
+            tensor.register_hook(hook)
+
+    def _until_closed(self, undo: Callable[[], None]) -> None:
+        self._cleanup.callback(undo)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """All vectors of a tensor, (N, size), in float32 at least."""
+    return tensor.detach().reshape(-1, tensor.shape[-1]).to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def is_linear(layer: nn.Module) -> bool:
+    """Whether a layer with a weight in SVD form computes ``x Wᵀ + b`` of one input, in whatever way."""
+    forwards = [cls for cls in type(layer).__mro__ if "forward" in cls.__dict__]
+    return isinstance(layer, SVDLinear) or nn.Linear in forwards[:2]  # the first is that of the registration
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether ``torch.compile`` works on the model or a part of it."""
+    if getattr(model, "_compiler_ctx", None) is not None:  # Lightning's trace of torch.compile(model)
+        return True
+    return any(isinstance(m, OptimizedModule) or m._compiled_call_impl is not None for m in model.modules())

@@ -1,0 +1,216 @@
+"""Reflectors and σ for a weight that is given, or drawn at random.
+
+Note [Signs]
+    ``(u_i, v_i)`` may become ``(-u_i, -v_i)`` without changing W. At every step that sign is chosen to keep both
+    reflectors as far from zero as they can be, since a zero reflector has no gradient. Where a column already is e₁,
+    reflecting along any direction orthogonal to e₁ keeps it, and a non-zero reflector is found there. What remains
+    is a reflector with a single entry, where zero or not is the sign of det W.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from spectral_param.functional.householder import householder_apply
+
+_PANEL = 32  # columns reduced one by one before the rest catches up in one product
+
+Factors = tuple[Tensor, Tensor, Tensor]
+"""Reflectors of U (p, m₁), σ (k,), reflectors of V (q, m₂)."""
+
+
+def householder_from_orthogonal(q: Tensor) -> Tensor:
+    """Finds the reflectors whose product begins with given orthonormal columns: a Householder QR with R = I.
+
+    Args:
+        q: (…, n, k), orthonormal columns, float32 or float64.
+
+    Returns:
+        (…, n, k) reflectors of unit length, so that ``householder_product(r, columns=k)`` is ``q``. None is zero
+        but, for k = n and det q of one sign, the last, which has a single entry. Not differentiable.
+
+    Raises:
+        TypeError: if ``q`` is not float32 or float64.
+        ValueError: if there are more columns than rows.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional import householder_from_orthogonal, householder_product
+        >>> q = torch.linalg.qr(torch.randn(5, 3)).Q
+        >>> torch.allclose(householder_product(householder_from_orthogonal(q), columns=3), q, atol=1e-6)
+        True
+    """
+    if q.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"q: expected float32 or float64, got {q.dtype}.")
+    if q.dim() < 2 or q.shape[-1] > q.shape[-2]:
+        raise ValueError(f"q: expected (…, n, k) with k at most n, got {tuple(q.shape)}.")
+    if q.numel() == 0:
+        return q.detach().clone()
+    flat = q.detach().to("cpu", torch.float64).reshape(-1, *q.shape[-2:])
+    reduced = [_reduce([basis], lambda _, leads: [1.0] * len(leads))[0][0] for basis in flat]
+    return torch.stack(reduced).reshape(q.shape).to(q)
+
+
+def haar_reflectors(n: int, m: int) -> Tensor:
+    """Draws m reflectors, float64, whose product's first m columns are uniformly distributed orthonormal ones.
+
+    Column j takes e_j to a uniform direction among the last n - j coordinates (the subgroup algorithm of Diaconis and
+    Shahshahani), so m = n gives a Haar-distributed orthogonal matrix. Entries are about as large as standard normal
+    ones: with them Adam, whose steps are of one size in every entry, turns a reflector by about its learning rate.
+
+    Example:
+        >>> from spectral_param.functional.fitting import haar_reflectors
+        >>> haar_reflectors(5, 3).shape
+        torch.Size([5, 3])
+    """
+    x = torch.randn(n, m, dtype=torch.float64, device="cpu").tril()
+    lead, tail = x.diagonal(), x.tril(-1)
+    norm, tail_square = torch.linalg.vector_norm(x, dim=0), tail.square().sum(0)
+    # x - ‖x‖ e₁, its first entry without cancellation
+    first = torch.where(lead > 0, -tail_square / (norm + lead), lead - norm)
+    return tail.diagonal_scatter(first)
+
+
+def fit(weight: Tensor, m1: int, m2: int) -> Factors:
+    """Finds reflectors and σ of a p×q weight.
+
+    Exact for m₁ = m₂ = min(p, q), for any finite weight, and for a multiple of an orthogonal matrix with m₁ + m₂ = n
+    (Theorem 3). Otherwise the leading min(m₁, m₂) singular triplets are exact, what one side has more turns towards the
+    rest, and the other σ minimise ‖W' - W‖_F. Worked out in float64 on the CPU; reflectors have unit length.
+
+    Args:
+        weight: (p, q), finite.
+        m1: reflectors of U, from 0 to min(p, q).
+        m2: reflectors of V.
+
+    Returns:
+        Reflectors of U (p, m₁), σ (k,) and reflectors of V (q, m₂), float64 on the CPU.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.fitting import fit
+        >>> u, sigma, v = fit(torch.eye(3), 3, 3)
+        >>> sigma
+        tensor([1., 1., 1.], dtype=torch.float64)
+    """
+    p, q = weight.shape
+    k = min(p, q)
+    w = weight.detach().to("cpu", torch.float64)
+    scale = w.abs().max().item() or 1.0
+    w = w / scale
+    left, sigma, right = torch.linalg.svd(w, full_matrices=False)
+    if m1 + m2 == p == q and _all_equal(sigma, weight.dtype):
+        u, sigma, v = _fit_orthogonal(w, sigma.mean().item(), m1, m2)
+        return u, sigma * scale, v
+
+    sigma = sigma.where(sigma > sigma[0] * torch.finfo(torch.float64).eps, 0.0)
+    m = min(m1, m2)
+    free = (sigma == 0).tolist()
+    (u, v), _ = _reduce([left[:, :m], right[:m].mT], lambda i, leads: _signs(leads, free[i]))
+    if m < k:
+        rest = householder_apply(v, householder_apply(u, w, transpose=True).mT, transpose=True).mT
+        u_more, v_more = _turn_towards(rest[m:, m:], m1 - m), _turn_towards(rest[m:, m:].mT, m2 - m)
+        u, v = _append(u, u_more), _append(v, v_more)
+        core = householder_apply(v, householder_apply(u, w, transpose=True).mT, transpose=True).mT
+        sigma = torch.cat([sigma[:m], core.diagonal()[m:]])
+    return u, sigma * scale, v
+
+
+def draw(p: int, q: int, m1: int, m2: int, sigma: Tensor) -> Factors:
+    """Draws U and V at random (see :func:`haar_reflectors`) around σ (k,); float64 on the CPU.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.fitting import draw
+        >>> [t.shape for t in draw(5, 3, 2, 2, sigma=torch.ones(3))]
+        [torch.Size([5, 2]), torch.Size([3]), torch.Size([3, 2])]
+    """
+    return haar_reflectors(p, m1), sigma.double(), haar_reflectors(q, m2)
+
+
+# ----------------------------------------------------------------------------------------------- Householder reduction
+
+
+def _reduce(
+    bases: Sequence[Tensor], signs: Callable[[int, list[float]], list[float]]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Reduces matrices of orthonormal columns to the identity, all in step.
+
+    ``signs`` gets the column's number and the first entries of the present columns, and answers a sign for each. The
+    product of the reflectors of basis b then has the columns ``signs[b] * bases[b]``.
+    """
+    work = [b.clone() for b in bases]
+    reflectors = [torch.zeros_like(b) for b in bases]
+    chosen = [b.new_ones(b.shape[1]) for b in bases]
+    count = bases[0].shape[1]
+    for start in range(0, count, _PANEL):
+        stop = min(start + _PANEL, count)
+        for i in range(start, stop):
+            columns = [w[i:, i] / torch.linalg.vector_norm(w[i:, i]) for w in work]
+            for b, sign in enumerate(signs(i, [x[0].item() for x in columns])):
+                chosen[b][i] = sign
+                h = _to_first_axis(sign * columns[b])
+                reflectors[b][i:, i] = h
+                trailing = work[b][i:, i + 1 : stop]
+                trailing -= torch.outer(2 * h, h @ trailing)
+        for w, r in zip(work, reflectors, strict=True):
+            w[start:, stop:] = householder_apply(r[start:, start:stop], w[start:, stop:], transpose=True)
+    return reflectors, chosen
+
+
+def _to_first_axis(x: Tensor) -> Tensor:
+    """The unit u with H(u) x = e₁ for a unit x; zero only for x = 1, of a single entry."""
+    if len(x) == 1:
+        return (x < 0).to(x)
+    tail = x[1:] @ x[1:]
+    u = x.clone()
+    u[0] = -tail / (1 + x[0]) if x[0] > 0 else x[0] - 1  # x₁ - 1 without cancellation
+    length = torch.linalg.vector_norm(u)
+    if length <= 8 * torch.finfo(x.dtype).eps:  # x is e₁: any direction orthogonal to it will do
+        u.zero_()[1] = 1.0
+        return u
+    return u / length
+
+
+def _signs(leads: list[float], free: bool) -> list[float]:
+    """Note [Signs]: the common sign that keeps the first entries low; for σ = 0 each has its own."""
+    if free:
+        return [-math.copysign(1.0, lead) for lead in leads]
+    return [1.0 if max(leads) <= -min(leads) else -1.0] * len(leads)
+
+
+# ------------------------------------------------------------------------------------------- with fewer reflectors
+
+
+def _turn_towards(rest: Tensor, count: int) -> Tensor:
+    """Reflectors whose product begins with the orthonormal columns nearest to the first ``count`` of ``rest``."""
+    if count <= 0:
+        return rest.new_zeros(rest.shape[0], 0)
+    left, _, right = torch.linalg.svd(rest[:, :count], full_matrices=False)
+    return householder_from_orthogonal(left @ right)
+
+
+def _append(reflectors: Tensor, more: Tensor) -> Tensor:
+    """Puts reflectors of the trailing coordinates behind those of all."""
+    above = reflectors.shape[0] - more.shape[0]
+    below = torch.cat([more.new_zeros(above, more.shape[1]), more])
+    return torch.cat([reflectors, below], dim=1)
+
+
+def _all_equal(sigma: Tensor, dtype: torch.dtype) -> bool:
+    tolerance = 16 * math.sqrt(len(sigma)) * torch.finfo(dtype).eps
+    return bool(sigma[0] > 0) and bool(sigma[0] - sigma[-1] <= tolerance * sigma[0])
+
+
+def _fit_orthogonal(w: Tensor, level: float, m1: int, m2: int) -> Factors:
+    """Theorem 3: U takes the first m₁ columns of W / σ, V what is left, an orthogonal m₂×m₂ matrix at the end."""
+    n = m1 + m2
+    u = householder_from_orthogonal(w[:, :m1] / level)
+    rest = householder_apply(u, w, transpose=True)[m1:, m1:] / level
+    v = w.new_zeros(n, m2)
+    v[m1:] = householder_from_orthogonal(rest.mT)
+    return u, w.new_full((n,), level), v

@@ -1,0 +1,116 @@
+"""Compiling the C++ sources beside this file once into a cache folder, and loading them."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("scan.cpp", "low_rank.cpp"))
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("activation.h", "tile.h"))
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fno-math-errno", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
+LANES = 16
+"""Numbers of a vector: sides must be multiples of it."""
+_loaded: list[ctypes.CDLL] = []
+
+
+def build(folder: str | os.PathLike[str] | None = None) -> Path:
+    """Compiles the native forms, if they are not there from an earlier call, and uses them in this process from now on.
+
+    In float32 on the CPU, recurrent layers then take the native scan where their size is a multiple of 16, and weights
+    with at most half as many reflectors a side as σ are built natively where both sides are multiples of 16 up to 256;
+    results change by rounding alone. Needs a C++ compiler (``CXX``, or ``c++``) of gcc's or clang's kind, and some
+    seconds the first time.
+
+    Args:
+        folder: where to keep it; ``None``: ``spectral_param`` in the user's cache folder.
+
+    Returns:
+        The library file.
+
+    Raises:
+        RuntimeError: if there is no compiler, or it fails; with what it said.
+
+    Example:
+        >>> import spectral_param.native
+        >>> path = spectral_param.native.build()  # doctest: +SKIP
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "spectral_param"
+    target = Path(folder) if folder is not None else cache
+    compiler = os.environ.get("CXX", "c++")
+    path = target / f"native-{_fingerprint(compiler)}.so"
+    try:
+        found = ctypes.CDLL(str(path))
+    except OSError:  # not there, or no library
+        target.mkdir(parents=True, exist_ok=True)
+        _compile(compiler, path)
+        found = ctypes.CDLL(str(path))
+    _loaded[:] = [found]
+    return path
+
+
+def is_loaded() -> bool:
+    """Whether :func:`build` was called in this process.
+
+    Example:
+        >>> from spectral_param.native import is_loaded
+        >>> is_loaded() in (True, False)
+        True
+    """
+    return bool(_loaded)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether memory is all there is to a tensor: float32 on the CPU, and nothing that looks on as torch computes.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.native.library import is_plain
+        >>> [is_plain(torch.zeros(2, dtype=dtype)) for dtype in (torch.float32, torch.float64)]
+        [True, False]
+    """
+    plain = type(tensor) in (Tensor, Parameter) and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+    return plain and torch._C._len_torch_dispatch_stack() == 0
+
+
+def in_memory(tensor: Tensor) -> Tensor:
+    """Row by row, with nothing left to be done at reading."""
+    return (torch.zeros_like(tensor) if tensor._is_zerotensor() else tensor).resolve_neg().contiguous()
+
+
+def library() -> ctypes.CDLL:
+    """The loaded library."""
+    return _loaded[0]
+
+
+def _compile(compiler: str, path: Path) -> None:
+    """Into a file of another name first, so that no process ever finds half a library."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        made = Path(scratch) / path.name
+        command = [*shlex.split(compiler), *FLAGS, *map(str, SOURCES), "-o", str(made)]
+        try:
+            found = subprocess.run(command, capture_output=True, text=True)
+        except OSError as error:
+            raise RuntimeError(f"build: expected a C++ compiler at {compiler!r}: {error}.") from error
+        if found.returncode:
+            raise RuntimeError(f"build: {compiler} failed:\n{found.stderr}")
+        made.replace(path)
+
+
+def _fingerprint(compiler: str) -> str:
+    """Of all that the library depends on: source, flags, compiler, and the processor that -march=native looks at."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    processor = "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+    sources = [path.read_text() for path in (*SOURCES, *HEADERS)]
+    parts = (*sources, " ".join(FLAGS), compiler, platform.platform(), platform.machine(), processor)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,82 @@
+"""Vectors times W as a diagonal less a product of two thin matrices, ``x ↦ σ x - L (Rᵀ x) + b``.
+
+The backward is handwritten: one buffer each way, where operation by operation the vectors would be written five times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from spectral_param.torch_state.modes import traced_or_transformed, without_autocast
+
+
+def thin_product(x: Tensor, sigma: Tensor, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x (Σ - L Rᵀ)ᵀ + b`` for rows x, Σ the p×q matrix with σ on its diagonal.
+
+    Args:
+        x: (N, q).
+        sigma: (k,), k = min(p, q).
+        left: L, (p, r).
+        right: R, (q, r).
+        bias: b, (p,), or ``None``.
+
+    Returns:
+        (N, p), differentiable any number of times.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.thin_product import thin_product
+        >>> x, sigma, left, right = torch.randn(5, 3), torch.ones(2), torch.randn(2, 1), torch.randn(3, 1)
+        >>> w = torch.eye(2, 3) - left @ right.mT
+        >>> torch.allclose(thin_product(x, sigma, left, right), x @ w.mT, atol=1e-5)
+        True
+    """
+    if traced_or_transformed():
+        return _plain(x, sigma, left, right, bias)
+    return _ThinProduct.apply(x, sigma, left, right, bias)
+
+
+def _scaled(x: Tensor, sigma: Tensor, width: int) -> Tensor:
+    """σ x in the first k of ``width`` columns, the others zero; a tensor of its own."""
+    k = sigma.shape[-1]
+    return pad(x[..., :k] * sigma, (0, width - k)) if width > k else x[..., :k] * sigma
+
+
+def _plain(x: Tensor, sigma: Tensor, left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
+    y = _scaled(x, sigma, left.shape[-2]) - (x @ right) @ left.mT
+    return y if bias is None else y + bias
+
+
+class _ThinProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sigma: Tensor, left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
+        inner = x @ right
+        ctx.save_for_backward(x, sigma, left, right, bias, inner)
+        y = _scaled(x, sigma, left.shape[0]).addmm_(inner, left.mT, alpha=-1)
+        return y if bias is None else y.add_(bias)
+
+    @staticmethod
+    @without_autocast
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, sigma, left, right, bias, inner = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        if torch.is_grad_enabled():  # of higher order: compute anew with a graph
+            tensors = (x, sigma, left, right, bias)
+            needed = [t for t, need in zip(tensors, needs, strict=True) if need]
+            found = iter(torch.autograd.grad(_plain(*tensors), needed, grad, create_graph=True))
+            return tuple(next(found) if need else None for need in needs)
+
+        k = sigma.shape[0]
+        outer = grad @ left
+        d_sigma = (grad[:, :k] * x[:, :k]).sum(0) if needs[1] else None
+        return (
+            _scaled(grad, sigma, x.shape[1]).addmm_(outer, right.mT, alpha=-1) if needs[0] else None,
+            d_sigma,
+            (inner.mT @ grad).neg_().mT if needs[2] else None,  # in this order faster than its transpose
+            (outer.mT @ x).neg_().mT if needs[3] else None,
+            grad.sum(0) if needs[4] else None,
+        )

@@ -1,0 +1,112 @@
+"""How the weight of a module is read as a matrix, or as a stack of matrices with an SVD each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED_CONVOLUTIONS = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """A weight as ``count`` matrices p×q.
+
+    Attributes:
+        weight_shape: the shape of the weight.
+        count: how many matrices: chunks, or the outputs of a bilinear layer.
+        p: rows of a matrix.
+        q: columns.
+        input_first: whether dim 0 of the weight counts inputs, as in transposed convolutions.
+    """
+
+    weight_shape: tuple[int, ...]
+    count: int
+    p: int
+    q: int
+    input_first: bool = False
+
+    def of(self, weight: Tensor) -> Tensor:
+        """The weight as (count, p, q)."""
+        if self.input_first:
+            first, *rest = self.weight_shape
+            weight = weight.reshape(self.count, first // self.count, *rest).transpose(1, 2)
+        return weight.reshape(self.count, self.p, self.q)
+
+    def to_weight(self, matrices: Tensor) -> Tensor:
+        """(count, p, q), or (p, q) where there is one, as the weight."""
+        if not self.input_first:
+            return matrices.reshape(self.weight_shape)
+        first, *rest = self.weight_shape
+        blocks = matrices.reshape(self.count, rest[0], first // self.count, *rest[1:])
+        return blocks.transpose(1, 2).reshape(self.weight_shape)
+
+
+def matrices_of(module: nn.Module, weight: Tensor, chunks: int = 1) -> Matrices:
+    """Says how a weight is read.
+
+    Two dimensions: as it is, cut into ``chunks`` along dim 0. A convolution: (out, in·kh·kw); a transposed one, whose
+    kernel stands as (in, out, kh, kw): the same. With ``chunks=groups`` each group has its own. A bilinear layer: one
+    matrix for each output.
+
+    Args:
+        module: the owner.
+        weight: its weight; only the shape counts.
+        chunks: blocks along dim 0.
+
+    Raises:
+        ValueError: if the weight has fewer than two dimensions or no entries, has more where ``torch.nn`` gives them no
+            such meaning, or is not cut evenly by ``chunks``.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.parametrization.blocks import matrices_of
+        >>> conv = nn.Conv2d(16, 32, 3)
+        >>> matrices_of(conv, conv.weight).q
+        144
+    """
+    shape = tuple(weight.shape)
+    if len(shape) < 2 or math.prod(shape) == 0:
+        raise ValueError(f"tensor_name: expected a weight of two dimensions or more, with entries, got shape {shape}.")
+    if chunks < 1 or shape[0] % chunks:
+        raise ValueError(f"chunks: expected a divisor of {shape[0]}, the length of dim 0, got {chunks}.")
+    if len(shape) == 2 or isinstance(module, CONVOLUTIONS):
+        return Matrices(shape, chunks, shape[0] // chunks, math.prod(shape[1:]))
+    if isinstance(module, TRANSPOSED_CONVOLUTIONS):
+        columns = math.prod(shape) // shape[1] // chunks
+        return Matrices(shape, chunks, shape[1], columns, input_first=True)
+    if isinstance(module, nn.Bilinear) and len(shape) == 3:
+        if chunks != 1:
+            raise ValueError(
+                f"chunks: expected 1 for a bilinear layer, whose outputs have a matrix each, got {chunks}."
+            )
+        return Matrices(shape, *shape)
+    raise ValueError(
+        f"tensor_name: expected two dimensions in {type(module).__name__}, which torch.nn gives no more, got {shape}."
+    )
+
+
+def blocks_of(module: nn.Module, tensor_name: str) -> int:
+    """How many blocks a module stacks in a weight: 4 for the gates of an LSTM, 3 for those of a GRU, and so on.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.parametrization.blocks import blocks_of
+        >>> blocks_of(nn.LSTM(3, 4), "weight_hh_l0"), blocks_of(nn.MultiheadAttention(8, 2), "in_proj_weight")
+        (4, 3)
+        >>> blocks_of(nn.Conv2d(8, 8, 3, groups=2), "weight"), blocks_of(nn.RNN(3, 4), "weight_hh_l0")
+        (2, 1)
+    """
+    is_gated = tensor_name.startswith(("weight_ih", "weight_hh"))
+    if isinstance(module, (nn.LSTM, nn.LSTMCell)) and is_gated:
+        return 4
+    if isinstance(module, (nn.GRU, nn.GRUCell)) and is_gated:
+        return 3
+    if isinstance(module, nn.MultiheadAttention) and tensor_name == "in_proj_weight":
+        return 3
+    if isinstance(module, (*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)) and tensor_name == "weight":
+        return module.groups
+    return 1

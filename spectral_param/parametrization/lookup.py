@@ -1,0 +1,98 @@
+"""Finding SVD parametrizations in a module or a model, and the names that weights go by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+from spectral_param.parametrization.svd import SVDParametrization
+
+_WRAPPERS = re.compile(r"(_fsdp_wrapped_module|_orig_mod)\.")
+
+
+def parametrization_lists(module: nn.Module) -> Any:
+    """``module.parametrizations``, a ``ModuleDict`` from tensor names to lists whose first may be ours."""
+    return module.parametrizations
+
+
+def qualified_name(list_name: str) -> str:
+    """``"fc.parametrizations.weight"`` → ``"fc.weight"``, without the names that wrappers add.
+
+    Example:
+        >>> from spectral_param.parametrization.lookup import qualified_name
+        >>> qualified_name("_orig_mod.fc.parametrizations.weight")
+        'fc.weight'
+    """
+    return re.sub(r"(^|\.)parametrizations\.", r"\1", _WRAPPERS.sub("", list_name))
+
+
+def svd_parametrizations(model: nn.Module) -> Iterator[tuple[str, SVDParametrization]]:
+    """Goes through the registered weights of a model.
+
+    Args:
+        model: any module.
+
+    Yields:
+        The weight's qualified name, like ``"encoder.fc.weight"``, and its :class:`SVDParametrization`.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param import register_svd_parametrization, svd_parametrizations
+        >>> model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+        >>> _ = register_svd_parametrization(model[2])
+        >>> [name for name, _ in svd_parametrizations(model)]
+        ['2.weight']
+    """
+    for name, held in model.named_modules():
+        if isinstance(held, parametrize.ParametrizationList):
+            first = held[0]
+            if isinstance(first, SVDParametrization):
+                yield qualified_name(name), first
+
+
+def registered_names(module: nn.Module) -> list[str]:
+    """Names of the weights of this very module that are registered.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.registration.register import register_svd_parametrization
+        >>> from spectral_param.parametrization.lookup import registered_names
+        >>> registered_names(register_svd_parametrization(nn.Linear(2, 2)))
+        ['weight']
+    """
+    if not parametrize.is_parametrized(module):
+        return []
+    lists = parametrization_lists(module).items()
+    return [name for name, held in lists if isinstance(held[0], SVDParametrization)]
+
+
+def is_registered(module: nn.Module, tensor_name: str) -> bool:
+    """Whether this weight of the module is held by an :class:`SVDParametrization`.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.parametrization.lookup import is_registered
+        >>> is_registered(nn.Linear(2, 2), "weight")
+        False
+    """
+    return tensor_name in registered_names(module)
+
+
+def parametrization_of(module: nn.Module, tensor_name: str) -> SVDParametrization | None:
+    """The parametrization that says all about a weight; ``None`` for a plain one, or one changed further on top.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.parametrization.lookup import parametrization_of
+        >>> parametrization_of(nn.Linear(2, 2), "weight") is None
+        True
+    """
+    if not is_registered(module, tensor_name):
+        return None
+    held = parametrization_lists(module)[tensor_name]
+    first: SVDParametrization = held[0]
+    return first if len(held) == 1 else None

@@ -1,0 +1,130 @@
+"""Which weights of a model to register, and in how many blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+from spectral_param.parametrization.blocks import blocks_of, matrices_of
+from spectral_param.parametrization.lookup import qualified_name
+
+Where = Callable[[str, nn.Module], bool] | type[nn.Module] | Sequence[type[nn.Module]]
+"""A predicate of a qualified name and the module that owns it, or module types."""
+
+
+class Place(NamedTuple):
+    """Where a parameter is, without a hold on it.
+
+    Attributes:
+        name: its qualified name.
+        module: its owner.
+        tensor_name: its name there.
+    """
+
+    name: str
+    module: nn.Module
+    tensor_name: str
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """The parameter that is there."""
+        weight = self.module._parameters[self.tensor_name]
+        assert weight is not None
+        return weight
+
+
+def choose(model: nn.Module, where: Where | None) -> tuple[list[Place], dict[str, str]]:
+    """Goes through the parameters of a model.
+
+    Args:
+        model: any module.
+        where: which weights, as :func:`~spectral_param.register_all` says.
+
+    Returns:
+        The parameters to register, and the names of the others, each with the reason.
+
+    Raises:
+        TypeError: for another kind of ``where``.
+        ValueError: if a chosen parameter is tied to another of the model.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.registration.choosing import choose
+        >>> chosen, passed_over = choose(nn.Linear(2, 3), None)
+        >>> [place.name for place in chosen], passed_over
+        (['weight'], {'bias': 'a vector'})
+    """
+    picks = _predicate(where)
+    chosen, passed_over = [], {}
+    for place in _places(model):
+        reason = _reason_against(place, is_default=where is None)
+        if reason is None and not picks(place.name, place.module):
+            reason = "not chosen"
+        if reason is None:
+            chosen.append(place)
+        else:
+            passed_over[place.name] = reason
+    for prefix, module in model.named_modules():
+        if isinstance(module, parametrize.ParametrizationList):
+            passed_over[qualified_name(prefix)] = "parametrized already"
+    _check_untied(model, chosen)
+    return chosen, passed_over
+
+
+def _places(model: nn.Module) -> Iterator[Place]:
+    """The parameters of a model that no parametrization holds."""
+    for prefix, module in model.named_modules():
+        if "parametrizations" not in prefix.split("."):
+            for tensor_name, weight in module._parameters.items():
+                if weight is not None:
+                    name = f"{prefix}.{tensor_name}" if prefix else tensor_name
+                    yield Place(qualified_name(name), module, tensor_name)
+
+
+def _predicate(where: Where | None) -> Callable[[str, nn.Module], bool]:
+    if where is None:
+        kinds: tuple[type, ...] = (nn.Module,)
+    elif isinstance(where, type):
+        kinds = (where,)
+    elif isinstance(where, Sequence) and all(isinstance(kind, type) for kind in where):
+        kinds = tuple(where)
+    elif callable(where):
+        return where
+    else:
+        raise TypeError(f"where: expected None, a predicate, a module type or a list of types, got {where!r}.")
+    return lambda name, module: isinstance(module, kinds) and "weight" in name.rpartition(".")[2]
+
+
+def _reason_against(place: Place, is_default: bool) -> str | None:
+    """Why a parameter is not even asked for; by default also where it does not act as a matrix."""
+    weight = place.weight
+    if isinstance(weight, nn.parameter.UninitializedParameter):
+        return None
+    if weight.dim() < 2:
+        return "a vector"
+    if is_default:
+        if isinstance(place.module, (nn.LayerNorm, nn.RMSNorm)):
+            return "a scale"
+        if getattr(place.module, "sparse", False) or getattr(place.module, "max_norm", None) is not None:
+            return "an embedding that changes its rows alone"
+        try:
+            matrices_of(place.module, weight, blocks_of(place.module, place.tensor_name))
+        except ValueError:
+            return "no matrix"
+    return None
+
+
+def _check_untied(model: nn.Module, chosen: Sequence[Place]) -> None:
+    holders: dict[int, list[str]] = {}
+    for place in _places(model):
+        holders.setdefault(id(place.weight), []).append(place.name)
+    for place in chosen:
+        names = holders[id(place.weight)]
+        if len(names) > 1:
+            raise ValueError(
+                f"model: {' and '.join(names)} are one parameter, and registering would untie them; choose none of "
+                "them by where."
+            )

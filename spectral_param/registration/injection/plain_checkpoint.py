@@ -1,0 +1,57 @@
+"""Loading a checkpoint of the plain module into a registered one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spectral_param.registration.injection.weight_property import factors_of
+
+
+def load_plain_weights(
+    module: Any,
+    base: type[nn.Module],
+    state_dict: dict[str, Tensor],
+    prefix: str,
+    local_metadata: dict[str, Any],
+    strict: bool,
+    missing_keys: list[str],
+    unexpected_keys: list[str],
+    error_msgs: list[str],
+) -> None:
+    """Puts factors in the place of plain weights, as an assignment would, and loads as ``base`` does.
+
+    Stands in for ``_load_from_state_dict`` of a registered module. A weight that does not fit is reported as torch
+    reports one, and leaves the factors as they are.
+    """
+    for name, held in module.parametrizations.items():
+        plain, lists = f"{prefix}{name}", f"{prefix}parametrizations.{name}.original"
+        present = any(key.startswith(lists) for key in state_dict)
+        if plain not in state_dict or present or not hasattr(held[0], "starting_factors"):
+            continue
+        weight = state_dict.pop(plain)
+        factors: Sequence[Tensor] = held[0].factors
+        expected = held[0].matrices.weight_shape
+        if tuple(weight.shape) != expected:
+            error_msgs.append(
+                f"size mismatch for {plain}: copying a param with shape {weight.shape} from checkpoint, "
+                f"the shape in current model is {torch.Size(expected)}."
+            )
+        else:
+            try:
+                factors = factors_of(held, weight)
+                if local_metadata.get("assign_to_params_buffers"):
+                    held[0].dtype = weight.dtype
+                    wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
+                    factors = [factor.to(wide) for factor in factors]
+            except (TypeError, ValueError) as error:
+                error_msgs.append(f"{plain}: {error}")
+        state_dict.update({f"{lists}{i}": factor for i, factor in enumerate(factors)})
+        levels = held[0].state_dict(prefix=f"{prefix}parametrizations.{name}.0.")
+        state_dict.update({key: level for key, level in levels.items() if key not in state_dict})
+    base._load_from_state_dict(
+        module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+    )

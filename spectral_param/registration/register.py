@@ -1,0 +1,193 @@
+"""Registering an SVD parametrization on a weight of an existing module, finding it, and taking it off again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from torch import nn
+from torch.nn.utils import parametrize
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from spectral_param.parametrization.blocks import matrices_of
+from spectral_param.parametrization.lookup import is_registered, registered_names
+from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.registration.injection import install as injection
+from spectral_param.registration.sole_holder import check_sole_holder
+from spectral_param.sigma import SigmaMap, Unconstrained
+
+
+def register_svd_parametrization(
+    module: nn.Module,
+    tensor_name: str = "weight",
+    *,
+    reflectors: int | tuple[int, int] | None = None,
+    sigma: SigmaMap | None = None,
+    chunks: int = 1,
+    init: str = "weight",
+    train: str = "all",
+    matrix_free: bool | None = None,
+) -> nn.Module:
+    r"""Keeps a weight as ``W = U diag(σ) Vᵀ``, U and V products of Householder reflectors (Eqs. 7 and 8 of the paper).
+
+    The module is changed in place. Its weight is computed from the trained tensors wherever it is read, once a
+    forward, and may still be assigned to. What is trained is ``m₁p - m₁(m₁-1)/2 + m₂q - m₂(m₂-1)/2 + k`` numbers for
+    a p×q weight, k = min(p, q).
+
+    Register before an optimizer is built, since the weight is no parameter any more and the factors are new ones.
+
+    Args:
+        module: the module that owns the weight.
+        tensor_name: name of a parameter of ``module``: a matrix, the kernel of a convolution, read as
+            (out, in·kh·kw), or the weight of a bilinear layer, a matrix for each output.
+        reflectors: how many reflectors turn U and V. ``None``: min(p, q) each, which reaches every matrix; an int m,
+            1 ≤ m ≤ min(p, q): m each; a pair ``(m1, m2)``, where one may be 0: that side is the identity.
+        sigma: a σ map, copied; ``None``: :class:`~spectral_param.Unconstrained`.
+        chunks: blocks stacked along dim 0, each with its own SVD: 4 for the gates of an LSTM, 3 for those of a GRU and
+            for ``in_proj_weight`` of attention, ``groups`` for a convolution in groups.
+        init: ``"weight"``: start from the present weight, exactly where all reflectors are there and σ is in the
+            map's range. ``"orthogonal"``: draw U and V at random, σ at the map's start (1 for ``Unconstrained``).
+        train: ``"all"``; ``"sigma"``: σ alone, U and V frozen and built once; ``"reflectors"``: U and V alone. A weight
+            that does not require a gradient gives factors that do not either.
+        matrix_free: how an ``nn.Linear`` is applied; elsewhere it says nothing. ``False``: W is built. ``True``: V, σ
+            and U are applied to the input in turn, in float32 at least, unless a compiler or a transform of
+            ``torch.func`` looks on. ``None``: whichever is less work for the number of vectors, see
+            :func:`spectral_param.functional.ways.is_less_work`; W under autocast and in half precision. The results are
+            the same to rounding.
+
+    Returns:
+        ``module``.
+
+    Raises:
+        TypeError: if ``module`` is no module, ``tensor_name`` no string, ``sigma`` no σ map, the weight not
+            of a real floating dtype, or a count no integer.
+        ValueError: if there is no such parameter, it is no matrix, is parametrized already, tied to another, sharded or
+            not finite, or a number is out of range. The module is then as it was.
+
+    Warns:
+        UserWarning: if σ of the weight lie outside the map's range, or too few reflectors change it by more than 0.1 %.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from spectral_param import Band, register_svd_parametrization, singular_values
+        >>> layer = nn.Linear(4, 3)
+        >>> before = layer.weight.detach().clone()
+        >>> _ = register_svd_parametrization(layer)
+        >>> torch.allclose(layer.weight, before, atol=1e-6)
+        True
+        >>> lstm = nn.LSTM(8, 16)
+        >>> _ = register_svd_parametrization(
+        ...     lstm, "weight_hh_l0", chunks=4, reflectors=4, sigma=Band(0.1), init="orthogonal")
+        >>> singular_values(lstm, "weight_hh_l0").shape
+        torch.Size([4, 16])
+    """
+    weight = _parameter(module, tensor_name)
+    if isinstance(chunks, bool) or not isinstance(chunks, int):
+        raise TypeError(f"chunks: expected an integer, got {type(chunks).__name__}.")
+    matrices = matrices_of(module, weight, chunks)
+    if sigma is not None and not isinstance(sigma, SigmaMap):
+        raise TypeError(f"sigma: expected a σ map or None, got {type(sigma).__name__}.")
+    if init not in ("weight", "orthogonal"):
+        raise ValueError(f"init: expected 'weight' or 'orthogonal', got {init!r}.")
+    if train not in ("all", "sigma", "reflectors"):
+        raise ValueError(f"train: expected 'all', 'sigma' or 'reflectors', got {train!r}.")
+    if not (matrix_free is None or isinstance(matrix_free, bool)):
+        raise TypeError(f"matrix_free: expected None, True or False, got {type(matrix_free).__name__}.")
+    k = min(matrices.p, matrices.q)
+    sigma_map = Unconstrained() if sigma is None else copy.deepcopy(sigma)
+    sigma_map.check(k, matrices.count)
+    if train == "sigma" and not sigma_map.trained:
+        raise ValueError(f"train: 'sigma' leaves nothing to train with {sigma_map}.")
+    parametrization = SVDParametrization(
+        matrices, _counts(reflectors, k), sigma_map, init=init, dtype=weight.dtype, matrix_free=matrix_free
+    )
+    injection.install(module, tensor_name, parametrization, parametrization.starting_factors(weight))
+    parametrization.freeze_all_but_(train)
+    return module
+
+
+def remove_svd_parametrization(
+    module: nn.Module, tensor_name: str | None = None, *, leave_parametrized: bool = True
+) -> nn.Module:
+    """Folds SVD parametrizations back into plain weights, which get the values they have now.
+
+    Each weight becomes a ``Parameter`` again, at its old place among the others, trained if a factor was.
+
+    Args:
+        module: a module, or a whole model.
+        tensor_name: the weight of ``module`` to fold; ``None``: every registered weight of it and of what it contains.
+        leave_parametrized: must be true, as in :func:`torch.nn.utils.parametrize.remove_parametrizations` for a weight
+            made of several tensors.
+
+    Returns:
+        ``module``.
+
+    Raises:
+        ValueError: if the named weight is not registered, or ``leave_parametrized`` is false.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param import register_svd_parametrization, remove_svd_parametrization
+        >>> layer = register_svd_parametrization(nn.Linear(4, 3))
+        >>> type(remove_svd_parametrization(layer)).__name__, list(layer.state_dict())
+        ('Linear', ['weight', 'bias'])
+    """
+    if not leave_parametrized:
+        raise ValueError("leave_parametrized: expected True: the weight from before registration is not kept.")
+    if tensor_name is not None and not is_registered(module, tensor_name):
+        raise ValueError(f"tensor_name: {tensor_name!r} has no SVD parametrization in {type(module).__name__}.")
+    owners = [module] if tensor_name is not None else list(module.modules())
+    for owner in owners:
+        names = [tensor_name] if tensor_name is not None else registered_names(owner)
+        for name in names:
+            injection.uninstall(owner, name)
+    return module
+
+
+# ----------------------------------------------------------------------------------------------------- reading
+# arguments
+
+
+def _parameter(module: nn.Module, tensor_name: str) -> nn.Parameter:
+    """The parameter to register on, or an error that says what stands in its place."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module: expected a torch.nn.Module, got {type(module).__name__}.")
+    if not isinstance(tensor_name, str):
+        raise TypeError(f"tensor_name: expected a string, got {type(tensor_name).__name__}.")
+    owner = type(module).__name__
+    if parametrize.is_parametrized(module, tensor_name):
+        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is parametrized already.")
+    if tensor_name in module._buffers:
+        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a buffer, expected a parameter.")
+    if module._parameters.get(tensor_name) is not None:
+        check_sole_holder(module, tensor_name)
+    weight = module._parameters.get(tensor_name)
+    if weight is None:
+        names = ", ".join(n for n, p in module._parameters.items() if p is not None) or "none"
+        raise ValueError(f"tensor_name: {owner} has no parameter {tensor_name!r}; it has {names}.")
+    if isinstance(weight, nn.parameter.UninitializedParameter):
+        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} has no shape before the first forward.")
+    if not weight.dtype.is_floating_point:
+        raise TypeError(f"tensor_name: expected a real floating dtype, got {weight.dtype}.")
+    for option in ("max_norm", "sparse"):  # the one writes into the weight, the other gives it sparse gradients
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and getattr(module, option):
+            raise ValueError(f"module: an embedding with {option} needs a plain weight.")
+    if is_traceable_wrapper_subclass(weight):
+        kind = type(weight).__name__
+        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a {kind}; register before sharding.")
+    return weight
+
+
+def _counts(reflectors: int | tuple[int, int] | None, k: int) -> tuple[int, int]:
+    if reflectors is None:
+        return k, k
+    pair = reflectors if isinstance(reflectors, Sequence) else (reflectors, reflectors)
+    if isinstance(pair, str) or any(isinstance(m, bool) or not isinstance(m, int) for m in pair):
+        raise TypeError(f"reflectors: expected None, an integer or a pair of integers, got {reflectors!r}.")
+    if len(pair) != 2 or not all(0 <= m <= k for m in pair) or not any(pair):
+        raise ValueError(
+            f"reflectors: expected a number from 1 to {k}, or a pair from 0 to {k} that is not (0, 0), "
+            f"got {reflectors!r}."
+        )
+    return pair[0], pair[1]

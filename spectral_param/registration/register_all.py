@@ -1,0 +1,142 @@
+"""Registering on many weights of a model in one call."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from spectral_param.parametrization.blocks import blocks_of, matrices_of
+from spectral_param.parametrization.lookup import svd_parametrizations
+from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.registration.choosing import Place, Where, choose
+from spectral_param.registration.injection import install as injection
+from spectral_param.registration.register import register_svd_parametrization
+from spectral_param.sigma import SigmaMap
+
+_NAMED = 4  # names given for each reason when a report is printed
+
+
+@dataclass(frozen=True, repr=False)
+class RegistrationReport:
+    """What :func:`register_all` did; prints as a short text.
+
+    Attributes:
+        taken: the weights registered, by qualified name.
+        passed_over: the other parameters, each with the reason.
+    """
+
+    taken: dict[str, SVDParametrization]
+    passed_over: dict[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"registered {len(self.taken)}, passed over {len(self.passed_over)}"]
+        lines += [f"  {name}: {parametrization.extra_repr()}" for name, parametrization in self.taken.items()]
+        for reason in dict.fromkeys(self.passed_over.values()):
+            names = [name for name, why in self.passed_over.items() if why == reason]
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            lines.append(f"  passed over, {reason}: {', '.join(names[:_NAMED])}{more}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def register_all(
+    model: nn.Module,
+    where: Where | None = None,
+    *,
+    reflectors: int | tuple[int, int] | None = None,
+    sigma: SigmaMap | None = None,
+    init: str = "weight",
+    train: str = "all",
+) -> RegistrationReport:
+    """Registers an SVD parametrization on all weights of a model that are picked, or on none if one fails.
+
+    Each weight is cut into blocks as its module uses it: see
+    :func:`~spectral_param.parametrization.blocks.blocks_of`. What is parametrized already is passed over, so that
+    several calls can treat several parts of a model. The opposite is
+    :func:`~spectral_param.remove_svd_parametrization` of the model.
+
+    Args:
+        model: any module, changed in place.
+        where: which weights. ``None``: every parameter with "weight" in its name that acts as a matrix; a module type,
+            or a list or tuple of types: every parameter of two or more dimensions with "weight" in its name, of modules
+            of these types; a predicate of a parameter's qualified name, like ``"encoder.fc.weight"``, and its module,
+            asked for every parameter of two or more dimensions.
+        reflectors: as for :func:`~spectral_param.register_svd_parametrization`, or as many as a weight can have.
+        sigma: as there; each weight has its own copy.
+        init: as there.
+        train: as there.
+
+    Returns:
+        What was taken, and what was passed over for which reason.
+
+    Raises:
+        TypeError: as :func:`~spectral_param.register_svd_parametrization`, or for another kind of ``where``.
+        ValueError: in the same way, or if a chosen weight is tied to another parameter of the model. The message names
+            the weight. The model is then as it was.
+
+    Warns:
+        UserWarning: as there, with the name of the weight.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param import register_all
+        >>> model = nn.Sequential(nn.Embedding(20, 8), nn.LSTM(8, 16), nn.Linear(16, 4))
+        >>> register_all(model, where=(nn.LSTM, nn.Linear), reflectors=6, init="orthogonal")
+        registered 3, passed over 4
+          1.weight_ih_l0: 4 × 16×8, reflectors=(6, 6)
+          1.weight_hh_l0: 4 × 16×16, reflectors=(6, 6)
+          2.weight: 4×16, reflectors=(4, 4)
+          passed over, not chosen: 0.weight
+          passed over, a vector: 1.bias_ih_l0, 1.bias_hh_l0, 2.bias
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
+    chosen, passed_over = choose(model, where)
+    settings = {"sigma": sigma, "init": init, "train": train}
+    _register(chosen, reflectors, settings)
+    names = {place.name for place in chosen}
+    taken = {name: parametrization for name, parametrization in svd_parametrizations(model) if name in names}
+    return RegistrationReport(taken, passed_over)
+
+
+def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]) -> None:
+    """Registers all or, should anything be raised, puts the parameters back that were there."""
+    before = []
+    try:
+        for place in chosen:
+            weight = place.weight
+            chunks = blocks_of(place.module, place.tensor_name)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                counts = _at_most(reflectors, place, chunks)
+                register_svd_parametrization(
+                    place.module, place.tensor_name, reflectors=counts, chunks=chunks, **settings
+                )
+            before.append((place, weight))
+            for warning in told:
+                warnings.warn(f"{place.name}: {warning.message}", warning.category, stacklevel=3)
+    except BaseException as error:
+        for done, weight in reversed(before):
+            injection.uninstall(done.module, done.tensor_name)
+            setattr(done.module, done.tensor_name, weight)
+        if type(error) in (TypeError, ValueError):
+            raise type(error)(f"{place.name}: {error}") from error
+        raise
+
+
+def _at_most(reflectors: Any, place: Place, chunks: int) -> Any:
+    """The reflectors asked for, or as many as the weight can have; what is no count is left to be refused."""
+    counts = (reflectors,) if isinstance(reflectors, int) else reflectors
+    if not isinstance(counts, (list, tuple)) or not all(isinstance(m, int) for m in counts):
+        return reflectors
+    weight = place.weight
+    if isinstance(weight, nn.parameter.UninitializedParameter):
+        return reflectors
+    matrices = matrices_of(place.module, weight, chunks)
+    capped = tuple(min(m, matrices.p, matrices.q) for m in counts)
+    return capped[0] if isinstance(reflectors, int) else capped

@@ -1,0 +1,168 @@
+"""A page about a run: pictures, weights, settings and versions in one self-contained HTML file."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_info
+from matplotlib.figure import Figure
+
+from spectral_param.report.album import draw
+from spectral_param.report.run import Run, read_run
+from spectral_param.spectrum.statistics import STATISTICS
+
+FILE_NAME = "spectral_report.html"
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; }
+img { max-width: 100%; height: auto; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.85rem; }
+th, td { padding: 0.25rem 0.75rem; text-align: left; border-bottom: 1px solid #ddd; white-space: nowrap; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+"""
+
+
+def write_report(run: Run, path: str | Path, album: Mapping[str, Figure] | None = None) -> Path:
+    """Writes the page about a run.
+
+    Args:
+        run: readings of a run.
+        path: the file to write; its folder is made where it is missing.
+        album: pictures by title; ``None``: those of :func:`~spectral_param.report.album.draw`.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from spectral_param.report.page import Run, write_report
+        >>> run = Run(name="demo", sigma={"weight": (np.arange(3.0), np.ones((3, 4)))})
+        >>> path = write_report(run, f"{tempfile.mkdtemp()}/page.html")
+        >>> path.read_text()[:15]
+        '<!DOCTYPE html>'
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(run, draw(run) if album is None else album), encoding="utf-8")
+    return path
+
+
+def rebuild(folder: str | Path, path: str | Path | None = None) -> Path:
+    """Writes the page about a run that is over, from what the Trainer left in its ``log_dir``.
+
+    Args:
+        folder: the ``log_dir``; see :func:`~spectral_param.report.run.read_run` for what is read.
+        path: the file to write; ``None``: ``spectral_report.html`` in the folder.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        FileNotFoundError: if the folder holds no readings.
+        ValueError: if its checkpoint holds more than tensors and plain values.
+    """
+    return write_report(read_run(folder), path or Path(folder) / FILE_NAME)
+
+
+def publish(trainer: Trainer, model: LightningModule, states: Iterable[Mapping[str, Any]], folder: Path) -> None:
+    """Writes the page about a run at its end, and hands its pictures to loggers that take any.
+
+    Args:
+        trainer: at the end of fit; on rank zero alone.
+        model: whose hyperparameters are settings of the run.
+        states: of the monitors.
+        folder: where the page goes.
+    """
+    run = Run(name=folder.name, settings=_settings(trainer, model))
+    for state in states:
+        run.add_state(state)
+    album = draw(run)
+    path = write_report(run, folder / FILE_NAME, album)
+    for logger in trainer.loggers:
+        for title, figure in album.items():
+            if isinstance(logger, TensorBoardLogger):
+                logger.experiment.add_figure(title, figure, trainer.global_step)
+            elif hasattr(logger, "log_image"):
+                logger.log_image(title, [figure], trainer.global_step)
+    rank_zero_info(f"A report on singular values and gradients is in {path}")
+
+
+def _settings(trainer: Trainer, model: LightningModule) -> dict[str, str]:
+    optimizers = [type(optimizer).__name__ for optimizer in trainer.optimizers]
+    known = {
+        **model.hparams,
+        "optimizer": ", ".join(optimizers),
+        "steps": trainer.global_step,
+        "epochs": trainer.current_epoch,
+        "precision": trainer.precision,
+        "devices": trainer.world_size,
+        "accumulate_grad_batches": trainer.accumulate_grad_batches,
+        "gradient_clip_val": trainer.gradient_clip_val,
+    }
+    return {str(name): str(value) for name, value in known.items()}
+
+
+def page(run: Run, album: Mapping[str, Figure]) -> str:
+    """The page as HTML, with nothing that is not in it."""
+    title = f"Singular values of {run.name}" if run.name else "Singular values"
+    pictures = "".join(_section(name, _image(figure, name)) for name, figure in album.items())
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{html.escape(title)}</h1>\n"
+        + _section("Weights at the last reading", _weights(run))
+        + pictures
+        + _section("Settings", _table(("name", "value"), run.settings.items()))
+        + _section("Software", _table(("package", "version"), run.versions.items()))
+        + "</body>\n</html>\n"
+    )
+
+
+def _weights(run: Run) -> str:
+    headings = ("weight", "shape", "reflectors", "σ map", *(name.replace("_", " ") for name in STATISTICS))
+    rows = (
+        (
+            name,
+            "×".join(str(size) for size in weight.get("shape", ())),
+            ", ".join(str(count) for count in weight.get("reflectors", ())),
+            weight.get("sigma", "plain" if "shape" in weight else ""),
+            *(weight.get(statistic, math.nan) for statistic in STATISTICS),
+        )
+        for name, weight in run.weights.items()
+    )
+    return _table(headings, rows)
+
+
+def _section(title: str, body: str) -> str:
+    return f'<section>\n<h2>{html.escape(title)}</h2>\n<div class="wide">{body}</div>\n</section>\n' if body else ""
+
+
+def _image(figure: Figure, title: str) -> str:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=200)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    width = round(100 * figure.get_figwidth())
+    return f'<img alt="{html.escape(title)}" width="{width}" src="data:image/png;base64,{data}">'
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    body = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>\n" for row in rows)
+    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in headings)
+    return f"<table>\n<tr>{head}</tr>\n{body}</table>" if body else ""
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f'<td class="number">{"" if math.isnan(value) else f"{value:.4g}"}</td>'
+    return f"<td>{html.escape(str(value))}</td>"

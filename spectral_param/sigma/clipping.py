@@ -1,0 +1,54 @@
+"""Moving singular values into an interval by way of the raw numbers of a σ map."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spectral_param.sigma import SigmaMap
+from spectral_param.sigma.level import beside, holds, said
+
+
+def check_clip(sigma_map: SigmaMap, low: float, high: float) -> None:
+    """Raises ``ValueError`` if not 0 ≤ low ≤ high, or if the map reaches no σ with low ≤ |σ| ≤ high.
+
+    Example:
+        >>> from spectral_param import Band
+        >>> from spectral_param.sigma.clipping import check_clip
+        >>> check_clip(Band(0.1), 0.5, 0.8)
+        Traceback (most recent call last):
+        ValueError: min, max: Band(radius=0.1, center=1.0) reaches σ from 0.9 to 1.1, none of them in [0.5, 0.8].
+    """
+    if not 0 <= low <= high:
+        raise ValueError(f"min, max: expected 0 <= min <= max, got {low} and {high}.")
+    as_positive, as_negative = _reaches(sigma_map, low, high)
+    if not holds(as_positive | as_negative):
+        reach = f"{said(sigma_map.low)} to {said(sigma_map.high)}"
+        some = "" if isinstance(sigma_map.low, float) else " for some σ"
+        raise ValueError(f"min, max: {sigma_map} reaches σ from {reach}, none of them in [{low}, {high}]{some}.")
+
+
+def clipped(sigma_map: SigmaMap, raw: Tensor, low: float, high: float) -> Tensor:
+    """Raw numbers whose |σ| lie in [low, high]; those that did so before keep their bits.
+
+    σ keeps its sign unless the map reaches [low, high] with the other alone.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param import Unconstrained
+        >>> from spectral_param.sigma.clipping import clipped
+        >>> clipped(Unconstrained(), torch.tensor([3.0, -3.0, 0.5]), 0.0, 2.0)
+        tensor([ 2.0000, -2.0000,  0.5000])
+    """
+    sigma = sigma_map(raw if raw.dtype.itemsize >= 4 else raw.float())
+    size = sigma.abs().clamp(low, high)
+    signed = size.copysign(sigma)
+    as_positive, as_negative = (beside(side, sigma) for side in _reaches(sigma_map, low, high))
+    keeps_sign = torch.where(sigma.signbit(), as_negative, as_positive)
+    moved = sigma_map.inverse(torch.where(keeps_sign.bool(), signed, -signed))
+    return torch.where(size == sigma.abs(), raw, moved.to(raw.dtype))
+
+
+def _reaches(sigma_map: SigmaMap, low: float, high: float) -> tuple[bool | Tensor, bool | Tensor]:
+    """Whether σ can have a size in [low, high] as a positive number, and as a negative one; for each σ."""
+    return sigma_map.reaches(low, high), sigma_map.reaches(-high, -low)

@@ -1,0 +1,1 @@
+"""What users read of singular values, and change in place."""

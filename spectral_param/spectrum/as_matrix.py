@@ -1,0 +1,50 @@
+"""Where a reading of a weight comes from: its parametrization, or the weight itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from spectral_param.parametrization.blocks import matrices_of
+from spectral_param.parametrization.lookup import is_registered, parametrization_lists
+
+
+def matrix_of(module: nn.Module, tensor_name: str) -> Tensor:
+    """The weight as the matrix or the matrices that it is read as.
+
+    See :func:`~spectral_param.parametrization.blocks.matrices_of`.
+
+    Returns:
+        (p, q), or (blocks, p, q) for more than one, in float32 or float64; differentiable.
+
+    Raises:
+        ValueError: if there is no such weight, or it is no matrix.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.spectrum.as_matrix import matrix_of
+        >>> matrix_of(nn.Conv2d(16, 32, 3), "weight").shape, matrix_of(nn.Bilinear(3, 4, 5), "weight").shape
+        (torch.Size([32, 144]), torch.Size([5, 3, 4]))
+    """
+    if tensor_name not in module._parameters and not parametrize.is_parametrized(module, tensor_name):
+        raise ValueError(f"tensor_name: {type(module).__name__} has no weight {tensor_name!r}.")
+    weight: Tensor = getattr(module, tensor_name)
+    if is_registered(module, tensor_name):
+        matrices = parametrization_lists(module)[tensor_name][0].matrices
+    else:
+        matrices = matrices_of(module, weight)
+    stack = matrices.of(weight.float() if weight.dtype.itemsize < 4 else weight)
+    return stack.squeeze(0) if matrices.count == 1 else stack
+
+
+def check_square(tensor_name: str, shape: Sequence[int]) -> None:
+    """Raises ``ValueError`` unless the shape of a matrix is square.
+
+    Example:
+        >>> from spectral_param.spectrum.as_matrix import check_square
+        >>> check_square("weight", (2, 2))
+    """
+    if shape[0] != shape[1]:
+        raise ValueError(f"tensor_name: expected a square weight, {tensor_name!r} is read as {shape[0]}×{shape[1]}.")

@@ -1,0 +1,1 @@
+"""What torch is doing around a call: autocast, tracing, transforms, shards, writes. Knows no SVD."""

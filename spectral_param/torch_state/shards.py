@@ -1,0 +1,41 @@
+"""Factors that ``fully_shard`` has spread over ranks: read whole, written by shards. All ranks have to take part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def whole(factor: Tensor) -> Tensor:
+    """The factor itself, or a shard's whole tensor, gathered from all ranks; differentiable.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.torch_state.shards import whole
+        >>> whole(torch.ones(2))
+        tensor([1., 1.])
+    """
+    gather: Any = getattr(factor, "full_tensor", None)
+    return factor if gather is None else gather()
+
+
+@torch.no_grad()
+def write_(factor: Tensor, value: Tensor) -> None:
+    """Copies a whole value into the factor, in place; each rank takes its own part.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.torch_state.shards import write_
+        >>> factor = torch.zeros(2)
+        >>> write_(factor, torch.ones(2))
+        >>> factor
+        tensor([1., 1.])
+    """
+    if hasattr(factor, "full_tensor"):
+        from torch.distributed.tensor import distribute_tensor  # slow to import, and needed here alone
+
+        sharded: Any = factor
+        value = distribute_tensor(value, sharded.device_mesh, sharded.placements)
+    factor.copy_(value)

@@ -1,0 +1,79 @@
+import pytest
+import torch
+from torch import nn
+
+from spectral_param import Fixed, register_svd_parametrization, svd_parametrizations
+from spectral_param.callbacks.patterns import (
+    as_patterns,
+    clean,
+    parametrized_weights,
+    plain_weights,
+    warn_unmatched,
+    warn_untrained,
+)
+from spectral_param.optimizers import raw_sigma
+
+
+@pytest.fixture
+def model():
+    model = nn.ModuleDict({"rnn": nn.LSTM(3, 4), "head": nn.Linear(4, 2), "conv": nn.Conv1d(2, 3, 5)})
+    register_svd_parametrization(model["rnn"], "weight_hh_l0", chunks=4)
+    register_svd_parametrization(model["head"])
+    return model
+
+
+def test_patterns():
+    assert as_patterns("weights", "a.*") == ("a.*",)
+    assert as_patterns("weights", ["a", "b"]) == ("a", "b")
+    for wrong in (3, [3], None):
+        with pytest.raises(TypeError, match="weights: expected a name pattern"):
+            as_patterns("weights", wrong)
+
+
+def test_clean_names():
+    assert clean("_fsdp_wrapped_module.net._orig_mod.fc._checkpoint_wrapped_module.weight") == "net.fc.weight"
+
+
+def test_weights_in_svd_form_by_pattern(model):
+    assert list(parametrized_weights(model, ["*"])) == ["rnn.weight_hh_l0", "head.weight"]
+    assert list(parametrized_weights(model, ["head.*"])) == ["head.weight"]
+    assert not parametrized_weights(model, [])
+
+
+def test_plain_weights_are_matrices_that_no_parametrization_holds(model):
+    assert list(plain_weights(model, ["*"])) == ["rnn.weight_ih_l0", "conv.weight"]
+    module, weight = plain_weights(model, ["conv.*"])["conv.weight"]
+    assert module is model["conv"]
+    assert weight is model["conv"].weight
+
+
+@pytest.mark.parametrize("reflectors", [None, (2, 0), (0, 2)])
+def test_raw_sigma(reflectors):
+    layer = register_svd_parametrization(nn.Linear(4, 4), reflectors=reflectors, init="orthogonal")
+    [(_, parametrization)] = svd_parametrizations(layer)
+    with torch.no_grad():
+        raw_sigma(parametrization).fill_(3.0)
+    assert torch.linalg.svdvals(layer.weight).tolist() == pytest.approx([3, 3, 3, 3])
+
+
+def test_fixed_sigma_has_no_raw_numbers():
+    layer = register_svd_parametrization(nn.Linear(4, 4), sigma=Fixed(), init="orthogonal")
+    [(_, parametrization)] = svd_parametrizations(layer)
+    assert raw_sigma(parametrization) is None
+
+
+def test_patterns_that_match_nothing_are_named():
+    with pytest.warns(UserWarning, match=r"weights: typo\.\* matches no weight of the model"):
+        warn_unmatched("weights", ["fc.*", "typo.*"], ["fc.weight"], "weight")
+    warn_unmatched("weights", ["*"], [], "weight")
+
+
+def test_factors_in_no_optimizer_are_named(model):
+    parameters = list(model.parameters())
+    warn_untrained(model, [torch.optim.SGD(parameters)])
+    others = [p for p in parameters if p is not raw_sigma(parametrized_weights(model, ["*"])["head.weight"])]
+    with pytest.warns(UserWarning, match=r"No optimizer holds the factors of head\.weight:"):
+        warn_untrained(model, [torch.optim.SGD(others)])
+    for factor in parametrized_weights(model, ["*"])["head.weight"].factors:
+        factor.requires_grad_(False)
+    warn_untrained(model, [torch.optim.SGD(others)])

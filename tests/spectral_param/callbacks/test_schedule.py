@@ -1,0 +1,145 @@
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from torch import nn
+
+from spectral_param import Band, register_svd_parametrization, singular_values, svd_parametrizations
+from spectral_param.callbacks import BandSchedule
+from spectral_param.callbacks.schedule import move_bands_, value_at
+from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
+
+
+class Radii(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_start(self, trainer, pl_module, *args):
+        band = pl_module.first.parametrizations.weight[0].sigma_map
+        self.seen.append((float(torch.as_tensor(band.radius).max()), float(torch.as_tensor(band.center).max())))
+
+
+def banded(radius, center=1.0):
+    layer = register_svd_parametrization(nn.Linear(6, 5), sigma=Band(radius, center), init="orthogonal")
+    [(_, parametrization)] = svd_parametrizations(layer)
+    with torch.no_grad():
+        parametrization.factors[1].normal_()
+    return layer, parametrization
+
+
+@pytest.mark.parametrize("per_value", [False, True])
+def test_sigma_stays_when_the_band_changes(per_value):
+    layer, parametrization = banded(torch.full((5,), 0.1) if per_value else 0.1)
+    before = layer.weight.detach().clone()
+    move_bands_([parametrization], {"radius": 0.3, "center": 1.1})
+    torch.testing.assert_close(layer.weight, before, rtol=0, atol=1e-6)
+    assert torch.as_tensor(parametrization.sigma_map.low).max() == pytest.approx(0.8)
+    with torch.no_grad():
+        parametrization.factors[1].fill_(100.0)
+    assert singular_values(layer).max().item() == pytest.approx(1.4)
+
+
+def test_sigma_outside_a_narrower_band_moves_inside_and_the_others_stay():
+    _, parametrization = banded(0.5)
+    with torch.no_grad():
+        parametrization.factors[1].copy_(parametrization.sigma_map.inverse(torch.tensor([0.6, 0.97, 1.0, 1.02, 1.4])))
+    move_bands_([parametrization], {"radius": 0.05})
+    assert parametrization.sigma.tolist() == pytest.approx([0.952, 0.97, 1.0, 1.02, 1.048], abs=1e-6)
+
+
+def test_a_map_that_two_weights_share_moves_once():
+    band = Band(0.1)
+    layers = [register_svd_parametrization(nn.Linear(4, 4), sigma=band, init="orthogonal") for _ in range(2)]
+    parametrizations = [p for layer in layers for _, p in svd_parametrizations(layer)]
+    for p in parametrizations:
+        with torch.no_grad():
+            p.factors[1].normal_()
+    before = [layer.weight.detach().clone() for layer in layers]
+    move_bands_(parametrizations, {"radius": 0.2})
+    for layer, weight in zip(layers, before, strict=True):
+        torch.testing.assert_close(layer.weight, weight, rtol=0, atol=1e-6)
+
+
+def test_nothing_is_touched_where_the_band_stays():
+    _, parametrization = banded(0.1)
+    before = parametrization.factors[1].clone()
+    move_bands_([parametrization], {"radius": 0.1})
+    assert torch.equal(before, parametrization.factors[1])
+
+
+def test_follows_steps(tmp_path):
+    radii = Radii()
+    schedule = BandSchedule(radius={0: 0.1, 2: 0.1, 4: 0.3}, center=lambda step: 1 + 0.01 * step)
+    trainer(tmp_path, schedule, radii, max_epochs=2, accumulate_grad_batches=2).fit(Regression(Band(0.1)), vectors(8))
+    expected = [(r, 1 + 0.01 * step) for step, r in enumerate([0.1, 0.1, 0.1, 0.2, 0.3, 0.3, 0.3, 0.3]) for _ in "12"]
+    assert [r for pair in radii.seen for r in pair] == pytest.approx([r for pair in expected for r in pair])
+
+
+def test_follows_epochs(tmp_path):
+    radii = Radii()
+    schedule = BandSchedule(radius={1: 0.1, 3: 0.5}, interval="epoch")
+    trainer(tmp_path, schedule, radii, max_epochs=4).fit(Regression(Band(0.1)), vectors(2))
+    assert [radius for radius, _ in radii.seen] == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.3, 0.3, 0.5, 0.5])
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")  # the second run saves nothing
+def test_resumes_as_if_uninterrupted(tmp_path):
+    def schedule():
+        return BandSchedule(radius={0: 0.1, 16: 0.5})
+
+    whole = Regression(Band(0.1))
+    trainer(tmp_path, schedule(), max_epochs=2).fit(whole, vectors(8))
+    saving = ModelCheckpoint(tmp_path, filename="half")
+    trainer(tmp_path, schedule(), saving, enable_checkpointing=True).fit(Regression(Band(0.1)), vectors(8))
+    resumed = Regression(Band(0.1))
+    trainer(tmp_path, schedule(), max_epochs=2).fit(resumed, vectors(8), ckpt_path=tmp_path / "half.ckpt")
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_a_checkpoint_is_tested_with_its_own_band(tmp_path):
+    class Tested(Regression):
+        def test_step(self, batch, batch_idx):
+            self.weight_in_test = self.first.weight.detach().clone()
+
+    model = Tested(Band(0.1))
+    run = trainer(tmp_path, BandSchedule(radius={0: 0.1, 8: 0.5}))
+    run.fit(model, vectors(8))
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    loaded = Tested(Band(0.1))
+    trainer(tmp_path, BandSchedule(radius={0: 0.1, 8: 0.5})).test(
+        loaded, vectors(1), ckpt_path=tmp_path / "end.ckpt", verbose=False
+    )
+    assert torch.equal(loaded.weight_in_test, model.first.weight)
+
+    per_value = Tested(Band(torch.full((4,), 0.1)))
+    run = trainer(tmp_path, BandSchedule(radius={0: 0.1, 8: 0.5}))
+    run.fit(per_value, vectors(8))
+    loaded = Tested(Band(torch.full((4,), 0.1)))
+    loaded.load_state_dict(per_value.state_dict())
+    assert torch.equal(loaded.first.weight, per_value.first.weight)
+
+
+def test_values_between_milestones():
+    schedule = {5: 1.0, 10: 2.0, 20: 0.0}
+    assert [value_at(schedule, t) for t in (0, 5, 6, 10, 15, 20, 99)] == pytest.approx([1, 1, 1.2, 2, 1, 0, 0])
+    assert value_at(lambda t: 2.0 * t, 3) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "radius, center: expected a schedule for one of them"),
+        ({"radius": {}}, "radius: expected milestones, got none"),
+        ({"center": {}}, "center: expected milestones, got none"),
+        ({"radius": {0: 0.1, 5: 0.0}}, "radius: expected positive values"),
+        ({"radius": {0: 0.1}, "interval": "batch"}, "interval: expected 'step' or 'epoch', got 'batch'"),
+    ],
+)
+def test_bad_options(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        BandSchedule(**arguments)
+
+
+def test_says_what_is_not_there(tmp_path):
+    with pytest.warns(UserWarning, match=r"weights: first\.\* matches no weight in a Band"):
+        trainer(tmp_path, BandSchedule(radius={0: 0.1}, weights="first.*")).fit(Regression(), vectors())

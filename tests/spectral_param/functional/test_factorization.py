@@ -1,0 +1,46 @@
+import pytest
+import torch
+
+from spectral_param.functional.factorization import svd_weight
+from tests.reference import svd_product
+
+SHAPES = [(1, 1), (1, 5), (5, 1), (3, 3), (4, 7), (7, 4), (64, 48), (48, 64)]
+
+
+@pytest.mark.parametrize(("p", "q"), SHAPES)
+def test_weight_equals_the_product_written_out(p, q):
+    k = min(p, q)
+    counts = range(1, k + 1) if k < 8 else (1, 2, 7, 31, k - 1, k)
+    for m1 in counts:
+        for m2 in counts:
+            u, v = torch.randn(p, m1, dtype=torch.float64), torch.randn(q, m2, dtype=torch.float64)
+            sigma = torch.randn(k, dtype=torch.float64)
+            torch.testing.assert_close(svd_weight(u, sigma, v, p, q), svd_product(u, sigma, v), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("p", "q"), [(4, 4), (6, 4), (4, 6)])
+def test_a_missing_side_is_the_identity(p, q):
+    sigma = torch.randn(4, dtype=torch.float64)
+    reflectors = torch.randn(p, 2, dtype=torch.float64), torch.randn(q, 2, dtype=torch.float64)
+    for u, v in (
+        (reflectors[0], None),
+        (None, reflectors[1]),
+    ):
+        plain_u = torch.zeros(p, 0) if u is None else u
+        plain_v = torch.zeros(q, 0) if v is None else v
+        torch.testing.assert_close(svd_weight(u, sigma, v, p, q), svd_product(plain_u, sigma, plain_v))
+
+
+@pytest.mark.parametrize(("p", "q"), [(5, 5), (6, 4), (4, 6)])
+def test_gradients(p, q):
+    k = min(p, q)
+    u = torch.randn(p, k - 1, dtype=torch.float64, requires_grad=True)
+    v = torch.randn(q, k - 1, dtype=torch.float64, requires_grad=True)
+    sigma = torch.randn(k, dtype=torch.float64, requires_grad=True)
+
+    def weight(u, sigma, v):
+        zero = torch.zeros_like(u[:, :1])  # a zero reflector among the others
+        return svd_weight(torch.cat([u[:, :1], zero, u[:, 1:]], 1), sigma, v, p, q)
+
+    assert torch.autograd.gradcheck(weight, (u, sigma, v))
+    assert torch.autograd.gradgradcheck(weight, (u, sigma, v))

@@ -1,0 +1,120 @@
+import pytest
+import torch
+
+from spectral_param.functional import householder_product
+from spectral_param.functional.fitting import draw, fit, haar_reflectors, householder_from_orthogonal
+from tests.reference import reflector_product, relative, svd_product
+
+
+def orthogonal(n, determinant=None):
+    q = torch.linalg.qr(torch.randn(n, n, dtype=torch.float64)).Q
+    if determinant is not None and torch.linalg.det(q).sign() != determinant:
+        q[:, 0] *= -1
+    return q
+
+
+def with_spectrum(sigma):
+    n = len(sigma)
+    return orthogonal(n) @ torch.diag(torch.as_tensor(sigma, dtype=torch.float64)) @ orthogonal(n)
+
+
+ZOO = {
+    "random": lambda: torch.randn(24, 24, dtype=torch.float64),
+    "orthogonal, det 1": lambda: orthogonal(24, 1),
+    "orthogonal, det -1": lambda: orthogonal(24, -1),
+    "identity": lambda: torch.eye(9, dtype=torch.float64),
+    "minus identity": lambda: -torch.eye(9, dtype=torch.float64),
+    "permutation": lambda: torch.eye(9, dtype=torch.float64)[torch.randperm(9)],
+    "diagonal of mixed signs": lambda: torch.diag(torch.tensor([1.0, -2, 3, -4, 5, -6], dtype=torch.float64)),
+    "rank one": lambda: torch.outer(torch.randn(12), torch.randn(9)).double(),
+    "rank five": lambda: (torch.randn(20, 5) @ torch.randn(5, 20)).double(),
+    "zero": lambda: torch.zeros(5, 4, dtype=torch.float64),
+    "condition 1e8": lambda: with_spectrum(torch.logspace(0, -8, 20)),
+    "repeated": lambda: with_spectrum([3.0] * 10 + [1.0] * 10 + [0.0] * 5),
+    "one row": lambda: torch.randn(1, 30, dtype=torch.float64),
+    "one column": lambda: torch.randn(30, 1, dtype=torch.float64),
+    "one positive": lambda: torch.tensor([[2.0]], dtype=torch.float64),
+    "one negative": lambda: torch.tensor([[-2.0]], dtype=torch.float64),
+    "wide": lambda: torch.randn(12, 30, dtype=torch.float64),
+    "tall": lambda: torch.randn(70, 40, dtype=torch.float64),
+    "tiny": lambda: torch.randn(8, 8, dtype=torch.float64) * 1e-30,
+    "huge": lambda: torch.randn(8, 8, dtype=torch.float64) * 1e30,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", ZOO)
+def test_every_weight_is_met(name, dtype):
+    weight = ZOO[name]().to(dtype)
+    k = min(weight.shape)
+    u, sigma, v = fit(weight, k, k)
+    assert relative(svd_product(u, sigma, v), weight) < 1e-14
+    assert (sigma >= 0).all()
+    for reflectors in (u, v):
+        norms = reflectors.norm(dim=0)
+        single = reflectors.shape[0] == k  # the last column has one entry
+        alive = norms[:-1] if single else norms
+        torch.testing.assert_close(alive, torch.ones_like(alive))
+
+
+@pytest.mark.parametrize(("m1", "m2"), [(1, 1), (3, 3), (3, 7), (7, 3), (10, 2), (0, 4), (5, 0)])
+def test_fewer_reflectors_keep_the_leading_triplets(m1, m2):
+    weight = torch.randn(12, 10, dtype=torch.float64)
+    u, sigma, v = fit(weight, m1, m2)
+    near = svd_product(u, sigma, v)
+    left, values, right = torch.linalg.svd(weight)
+    m = min(m1, m2)
+    torch.testing.assert_close(sigma[:m], values[:m])
+    for i in range(m):
+        torch.testing.assert_close(near @ right[i], values[i] * left[:, i])
+        torch.testing.assert_close(near.mT @ left[:, i], values[i] * right[i])
+    # the other σ are the best for this U and V: the error is orthogonal to every u_i v_iᵀ
+    full_u, full_v = reflector_product(u)[:, :10], reflector_product(v)[:, :10]
+    best = (full_u.mT @ weight @ full_v).diagonal()
+    torch.testing.assert_close(sigma[m:], best[m:])
+    assert (u.norm(dim=0) > 0).all()
+    assert (v.norm(dim=0) > 0).all()
+
+
+@pytest.mark.parametrize("m1", [0, 1, 4, 8, 9])
+def test_scaled_orthogonal_with_n_reflectors_in_all(m1):
+    """Theorem 3."""
+    weight = 2.5 * orthogonal(9)
+    u, sigma, v = fit(weight, m1, 9 - m1)
+    assert relative(svd_product(u, sigma, v), weight) < 1e-14
+    torch.testing.assert_close(sigma, torch.full((9,), 2.5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (7, 3), (2, 3, 6, 4), (0, 4, 2), (3, 1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_reflectors_of_orthonormal_columns(shape, dtype):
+    q = torch.linalg.qr(torch.randn(shape, dtype=dtype)).Q
+    reflectors = householder_from_orthogonal(q)
+    assert reflectors.shape == q.shape
+    assert reflectors.dtype == dtype
+    product = householder_product(reflectors, columns=shape[-1])
+    torch.testing.assert_close(product, q, rtol=0, atol=1e-14 if dtype == torch.float64 else 1e-6)
+
+
+def test_drawn_matrices_are_uniform():
+    """The trace of a Haar matrix has mean 0 and variance 1; its determinant is ±1 with equal odds."""
+    torch.manual_seed(0)
+    matrices = torch.stack([householder_product(haar_reflectors(4, 4)) for _ in range(2000)])
+    traces = matrices.diagonal(dim1=1, dim2=2).sum(-1)
+    assert abs(traces.mean()) < 0.1
+    assert abs(traces.var() - 1) < 0.15
+    assert abs(torch.linalg.det(matrices).mean()) < 0.1
+    assert matrices.mean(0).abs().max() < 0.05
+
+
+def test_drawn_factors_have_the_level_asked_for():
+    u, sigma, v = draw(6, 4, 2, 3, sigma=torch.full((4,), 0.5))
+    torch.testing.assert_close(torch.linalg.svdvals(svd_product(u, sigma, v)), sigma)
+    assert sigma.unique().tolist() == [0.5]
+
+
+def test_too_many_columns_are_named():
+    with pytest.raises(ValueError, match="^q: expected"):
+        householder_from_orthogonal(torch.ones(2, 3))
+    with pytest.raises(TypeError, match="^q: expected"):
+        householder_from_orthogonal(torch.ones(3, 3, dtype=torch.int64))
