@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
 
 from spectral_param.callbacks.through_time.adjoint import RecordedCall, drops_out, save_rng
+from spectral_param.functional.ways import Way
 from spectral_param.nn import SpectralRNN, SVDLinear
 from spectral_param.parametrization.svd import SVDParametrization
 
@@ -76,8 +77,8 @@ class Taps:
             self._on_linear(name, layer)
         build = parametrization.forward
 
-        def heard(*factors: Tensor) -> Tensor:
-            weight = build(*factors)
+        def heard(*factors: Tensor, way: Way | None = None) -> Tensor:
+            weight = build(*factors, way=way)
             if not any(layer is running for running in self._running):
                 self._listen(weight, lambda gradient: self.add(name, gradient))
             return weight

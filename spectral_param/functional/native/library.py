@@ -20,7 +20,7 @@ HEADERS = tuple(Path(__file__).with_name(name) for name in ("activation.h", "til
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fno-math-errno", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
 LANES = 16
 """Numbers of a vector: sides must be multiples of it."""
-_loaded: list[ctypes.CDLL] = []
+loaded: list[ctypes.CDLL] = []
 
 
 def build(folder: str | os.PathLike[str] | None = None) -> Path:
@@ -54,7 +54,7 @@ def build(folder: str | os.PathLike[str] | None = None) -> Path:
         target.mkdir(parents=True, exist_ok=True)
         _compile(compiler, path)
         found = ctypes.CDLL(str(path))
-    _loaded[:] = [found]
+    loaded[:] = [found]
     return path
 
 
@@ -66,7 +66,7 @@ def is_loaded() -> bool:
         >>> is_loaded() in (True, False)
         True
     """
-    return bool(_loaded)
+    return bool(loaded)
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -89,7 +89,7 @@ def in_memory(tensor: Tensor) -> Tensor:
 
 def library() -> ctypes.CDLL:
     """The loaded library."""
-    return _loaded[0]
+    return loaded[0]
 
 
 def _compile(compiler: str, path: Path) -> None:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from spectral_param.functional.packing import pack, unpack
+from spectral_param.functional.reflectors import pack, unpack
 from spectral_param.sizes import packed_size
 
 
