@@ -213,7 +213,8 @@ def test_result_is_float64(dtype: torch.dtype) -> None:
     many = nn.Sequential(*(SVDLinear(2, 2, sigma=Fixed(10.0), dtype=dtype) for _ in range(60)))
     bound = lipschitz_bound(many)
     assert bound.dtype == torch.float64
-    assert bound.item() == pytest.approx(1e60)
+    assert bound.item() == pytest.approx(1e60, rel=1e-4)  # each of the 60 is rounded up by an ε of its factors
+    assert bound.item() >= 1e60
 
 
 def test_chunks_are_bounded_together() -> None:
