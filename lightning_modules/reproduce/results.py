@@ -1,16 +1,16 @@
-"""Results of finished cells, one JSON file each."""
+"""Results of finished runs, one JSON file each."""
 
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.planned_run import PlannedRun
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came out of a cell.
+    """What came out of a run.
 
     Args:
         model: the model's name in the table.
@@ -45,25 +45,25 @@ class Result:
     device: str
 
 
-def result_path(folder: Path, cell: GridCell) -> Path:
-    """Returns where the result of a cell is kept."""
-    return folder / cell.experiment / f"{cell.name}.json"
+def result_path(folder: Path, run: PlannedRun) -> Path:
+    """Returns where the result of a run is kept."""
+    return folder / run.experiment / f"{run.name}.json"
 
 
-def write_result(folder: Path, cell: GridCell, result: Result) -> None:
+def write_result(folder: Path, run: PlannedRun, result: Result) -> None:
     """Writes a result; the file appears whole or not at all."""
-    path = result_path(folder, cell)
+    path = result_path(folder, run)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    content: dict[str, Any] = {"cell": asdict(cell), "result": asdict(result)}
+    content: dict[str, Any] = {"cell": asdict(run), "result": asdict(result)}
     part.write_text(json.dumps(_rounded(content)) + "\n")
     part.replace(path)
 
 
-def read_result(folder: Path, cell: GridCell) -> Result | None:
-    """Reads the result of a cell, or returns None if it has not finished, or the file is damaged or an older one."""
+def read_result(folder: Path, run: PlannedRun) -> Result | None:
+    """Reads the result of a run, or returns None if it has not finished, or the file is damaged or an older one."""
     try:
-        return Result(**json.loads(result_path(folder, cell).read_text())["result"])
+        return Result(**json.loads(result_path(folder, run).read_text())["result"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 

@@ -6,10 +6,10 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from lightning_modules.tasks.base import Batch
-from lightning_modules.tasks.vector_task import DeepTask
+from lightning_modules.tasks.vector_task import VectorTask
 
 
-class ImageClassifier(DeepTask):
+class ImageClassifier(VectorTask):
     """Names the class of an image that is given as a vector (Section 7.2 of the paper).
 
     The targets have the shape ``(batch,)``, int64 in ``0 … output_size - 1``; the loss is the

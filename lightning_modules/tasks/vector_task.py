@@ -7,7 +7,7 @@ from lightning_modules.networks.deep_network import Activation, Network, deep_ne
 from lightning_modules.tasks.base import Task
 
 
-class DeepTask(Task):
+class VectorTask(Task):
     """Answers a vector by a deep network.
 
     Trained by Adam; the learning rate is multiplied by ``decay`` after each epoch. Logs

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments import pixel_mnist
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.planned_run import PlannedRun
 from lightning_modules.reproduce.results import Result
 from spectral_param.report.figures import margin_gradient_loss_figure
 
@@ -15,13 +15,13 @@ MODELS = ("RNN", "LSTM", "oRNN", "Spectral-RNN")
 RADIUS = 0.1
 
 
-def cells(quick: bool, seed: int) -> list[GridCell]:
+def runs(quick: bool, seed: int) -> list[PlannedRun]:
     """Two epochs of 784 steps; quick: two of 28."""
-    chosen = pixel_mnist.cells(quick, seed, "spectral-margin", MODELS)
+    chosen = pixel_mnist.runs(quick, seed, "spectral-margin", MODELS)
     return [
-        replace(cell, trainer={**cell.trainer, "max_epochs": 2}, watch=("gradients", "margin"))
-        for cell in chosen
-        if cell.setting in ("784 steps", "28 steps")
+        replace(run, trainer={**run.trainer, "max_epochs": 2}, watch=("gradients", "margin"))
+        for run in chosen
+        if run.setting in ("784 steps", "28 steps")
     ]
 
 
@@ -41,7 +41,7 @@ def draw(results: Sequence[Result]) -> Figure:
 
 SPECTRAL_MARGIN = Experiment(
     title="Spectral margin and gradient on pixel MNIST (Figure 4)",
-    cells=cells,
+    runs=runs,
     score="test_accuracy",
     draw=draw,
     digits=1,
