@@ -15,8 +15,8 @@ from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments import EXPERIMENTS
 from lightning_modules.reproduce.learning_rates import at_best_rates, trials
 from lightning_modules.reproduce.planned_run import PlannedRun
-from lightning_modules.reproduce.processes import train_all, usual_processes
-from lightning_modules.reproduce.results import Result, read_result, result_path
+from lightning_modules.reproduce.processes import error_path, train_all, usual_processes
+from lightning_modules.reproduce.results import Result, read_results
 from lightning_modules.reproduce.table import markdown
 
 INTERRUPTED = 130
@@ -48,7 +48,8 @@ def reproduce(words: Sequence[str]) -> None:
     def decided() -> list[PlannedRun]:
         if not rates:
             return wanted
-        ended = [(run, read_result(arguments.results, run)) for run in tried if run not in failed]
+        finished = read_results(arguments.results, arguments.what)
+        ended = [(run, finished.get(run.name)) for run in tried if run not in failed]
         return at_best_rates(wanted, ended, setting)
 
     try:
@@ -56,11 +57,12 @@ def reproduce(words: Sequence[str]) -> None:
         failed += _train(decided(), arguments.what, arguments, deadline, console)
     except KeyboardInterrupt:
         interrupted = True
-    results = [result for run in decided() if (result := read_result(arguments.results, run)) is not None]
+    finished = read_results(arguments.results, arguments.what)
+    results = [finished[run.name] for run in decided() if run.name in finished]
     path = write_report(arguments.what, experiment, results, len(wanted), arguments.report or arguments.results)
     console.print(f"[bold]{path}[/bold], {path.with_suffix('.png')}")
     for run in failed:
-        console.print(f"failed: {result_path(arguments.results, run).with_suffix('.error')}", style="red")
+        console.print(f"failed: {error_path(arguments.results, run)}", style="red")
     if failed or interrupted:
         raise SystemExit(INTERRUPTED if interrupted else 1)
 
@@ -84,7 +86,8 @@ def _train(
 ) -> list[PlannedRun]:
     """Trains the runs that have no result under a progress bar and returns those that failed."""
     failed: list[PlannedRun] = []
-    missing = [run for run in runs if read_result(arguments.results, run) is None]
+    finished = read_results(arguments.results, arguments.what)
+    missing = [run for run in runs if run.name not in finished]
     _prepare(missing, arguments.data)
     if not runs:
         return failed
@@ -138,9 +141,9 @@ def _chosen(runs: list[PlannedRun], option: str, names: Sequence[str] | None) ->
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spectral-param reproduce",
-        description="Trains the grid of one of the paper's tables or figures. Finished runs are kept, one JSON file "
-        "each, and not trained again: after Ctrl-C the same command goes on, with what was running too, from its last "
-        "epoch. The report, WHAT.md and WHAT.png, sets the scores beside the paper's.",
+        description="Trains the grid of one of the paper's tables or figures. Finished runs are kept, a line each of "
+        "WHAT.jsonl, and not trained again: after Ctrl-C the same command goes on, with what was running too, from its "
+        "last epoch. The report, WHAT.md and WHAT.png, sets the scores beside the paper's.",
     )
     parser.add_argument("what", metavar="WHAT", choices=EXPERIMENTS, help=", ".join(EXPERIMENTS))
     parser.add_argument("--quick", action="store_true", help="a small version, in minutes")

@@ -11,16 +11,18 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 import spectral_param.native
 from lightning_modules.reproduce.planned_run import PlannedRun
-from lightning_modules.reproduce.results import result_path, write_result
+from lightning_modules.reproduce.results import read_result, run_folder, write_result
 from lightning_modules.reproduce.train import train
 
 
@@ -38,8 +40,10 @@ def train_all(
     """Trains runs, each in a process of its own, and writes their results.
 
     Leaving the iterator, by an interrupt or otherwise, ends what is being trained; finished results stay. The error of
-    a run that fails is written beside its result's place, with the suffix ``.error``. Checkpoints are kept in a folder
-    there until there is a result, so that a run that ended too early goes on where it was when it is trained again.
+    a run that fails is written to :func:`error_path`. Checkpoints are kept in the run's folder until there is a result,
+    so that a run that ended too early goes on where it was when it is trained again. A run that another command trains
+    at that moment into the same folder is waited for, and its result taken; if that command is ended, the run goes on
+    here.
 
     Args:
         runs: what to train, in this order.
@@ -77,6 +81,11 @@ def train_all(
             process.join()
 
 
+def error_path(folder: Path, run: PlannedRun) -> Path:
+    """Returns where the error of a run that fails is written."""
+    return run_folder(folder, run).with_name(f"{run.name}.error")
+
+
 def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -95,18 +104,22 @@ def _work(run: PlannedRun, root: Path, folder: Path, one_thread: bool, native: P
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     if one_thread:
         torch.set_num_threads(1)
-    place = result_path(folder, run)
-    checkpoints, failure = place.with_suffix(""), place.with_suffix(".error")
-    failure.unlink(missing_ok=True)
-    try:
-        if native is not None:
-            spectral_param.native.build(native)
-        write_result(folder, run, train(run, root, checkpoints))
+    checkpoints, failure = run_folder(folder, run), error_path(folder, run)
+    checkpoints.parent.mkdir(parents=True, exist_ok=True)
+    lock = checkpoints.with_name(f"{run.name}.lock")
+    with FileLock(lock):  # the system gives it back when this process ends, however it does
+        if read_result(folder, run) is None:
+            failure.unlink(missing_ok=True)
+            try:
+                if native is not None:
+                    spectral_param.native.build(native)
+                write_result(folder, run, train(run, root, checkpoints))
+            except Exception:
+                failure.write_text(traceback.format_exc())
+                raise SystemExit(1) from None
         shutil.rmtree(checkpoints, ignore_errors=True)
-    except Exception:
-        failure.parent.mkdir(parents=True, exist_ok=True)
-        failure.write_text(traceback.format_exc())
-        raise SystemExit(1) from None
+        with suppress(OSError):  # where an open file cannot be removed
+            lock.unlink()
 
 
 def _end_with_parent() -> None:

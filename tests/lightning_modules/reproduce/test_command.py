@@ -1,4 +1,3 @@
-import json
 import math
 import multiprocessing
 import os
@@ -15,8 +14,8 @@ from lightning_modules.cli import main
 from lightning_modules.reproduce import command
 from lightning_modules.reproduce.experiments import EXPERIMENTS
 from lightning_modules.reproduce.planned_run import PlannedRun
-from lightning_modules.reproduce.processes import train_all
-from lightning_modules.reproduce.results import Result, read_result, result_path, write_result
+from lightning_modules.reproduce.processes import error_path, train_all
+from lightning_modules.reproduce.results import Result, read_result, write_result
 
 TINY = {"max_epochs": 1, "limit_train_batches": 2, "limit_val_batches": 1, "limit_test_batches": 1}
 
@@ -85,7 +84,7 @@ def test_trains_in_processes_and_reports(small_adding):
         (run.model, done) for run, done in train_all([*runs(True, 0), broken], small_adding, small_adding, 2, 600.0)
     )
     assert ended == {"RNN": True, "Spectral-RNN": True, "broken": False}
-    error = result_path(small_adding, broken).with_suffix(".error").read_text()
+    error = error_path(small_adding, broken).read_text()
     assert "RuntimeError" in error or "ValueError" in error
     assert [path.name for path in small_adding.rglob("*.ckpt")] == []
     found = read_result(small_adding, runs(True, 0)[1])
@@ -130,7 +129,7 @@ def test_time_that_is_up_ends_what_is_running(small_adding):
     assert list(train_all([slow], small_adding, small_adding, 1, 0.5)) == []
     assert time.monotonic() - started < 60
     assert set(multiprocessing.active_children()) <= before
-    assert not list(small_adding.rglob("*.json"))
+    assert not list(small_adding.rglob("*.json*"))
 
 
 KILLED = """
@@ -186,7 +185,7 @@ def test_goes_on_where_it_stopped(small_adding, trained):
 def test_the_report_may_be_elsewhere(small_adding, tmp_path):
     main(["reproduce", "adding", "--report", "docs"])
     assert sorted(path.name for path in (tmp_path / "docs").iterdir()) == ["adding.md", "adding.png"]
-    assert not list(small_adding.glob("adding.*"))
+    assert [path.name for path in small_adding.glob("adding.*")] == ["adding.jsonl"]
 
 
 def test_an_interrupt_loses_no_finished_run(small_adding, monkeypatch):
@@ -299,14 +298,6 @@ def test_scores_that_are_not_numbers_are_said(small_adding, monkeypatch):
     assert "| nan ± nan |" in (small_adding / "adding.md").read_text()
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"result": {"model": "RNN"}}', "[]"])
-def test_a_damaged_or_older_result_is_no_result(tmp_path, content):
-    path = result_path(tmp_path, runs(True, 0)[0])
-    path.parent.mkdir()
-    path.write_text(content)
-    assert read_result(tmp_path, runs(True, 0)[0]) is None
-
-
 def test_the_quick_version_tries_no_learning_rates(small_adding, trained, monkeypatch):
     tuned = replace(EXPERIMENTS["adding"], learning_rates=(0.1, 0.01))
     monkeypatch.setitem(EXPERIMENTS, "adding", tuned)
@@ -329,18 +320,3 @@ def test_missing_data_are_said_before_training(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", "mlp-depth", "--data", "/proc/nothing"])
     assert "expected MNIST/raw/train-images-idx3-ubyte in /proc/nothing/mnist" in capsys.readouterr().err
-
-
-def test_a_result_is_whole_or_not_there(tmp_path, monkeypatch):
-    run = runs(True, 0)[0]
-
-    def fails(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(json, "dumps", fails)
-    with pytest.raises(KeyboardInterrupt):
-        write_result(tmp_path, replace(run), result(run))
-    monkeypatch.undo()
-    assert read_result(tmp_path, run) is None
-    write_result(tmp_path, run, result(run))
-    assert json.dumps(read_result(tmp_path, run).curves) == '{"val_mse": [[1, 2], [0.3, 0.2]]}'
