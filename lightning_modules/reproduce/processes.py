@@ -100,6 +100,7 @@ def _work(run: PlannedRun, root: Path, folder: Path, one_thread: bool, native: P
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()  # also where it is killed
     warnings.simplefilter("ignore")
+    warnings.filterwarnings("always", ".*expected a whole checkpoint")
     logging.getLogger("lightning").setLevel(logging.ERROR)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     if one_thread:

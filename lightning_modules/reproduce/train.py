@@ -11,7 +11,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_modules.reproduce.last_epoch import LastEpoch
+from lightning_modules.reproduce.last_epoch import LastEpoch, to_go_on_from
 from lightning_modules.reproduce.planned_run import PlannedRun
 from lightning_modules.reproduce.results import Result
 from spectral_param import callbacks, svd_parametrizations
@@ -58,7 +58,7 @@ def train(run: PlannedRun, root: Path, folder: Path) -> Result:
     """Trains the model of a run and tests it as it was in its best epoch of validation.
 
     A run that was interrupted goes on from the last epoch that it saved, with the same batches as if it never had been;
-    dropout alone is drawn anew.
+    dropout alone is drawn anew. Where a checkpoint is damaged the run begins anew, with a warning.
 
     Args:
         run: what to train.
@@ -86,7 +86,7 @@ def train(run: PlannedRun, root: Path, folder: Path) -> Result:
         enable_model_summary=False,
         default_root_dir=folder,
     )
-    trainer.fit(model, data, ckpt_path=last.path if last.path.exists() else None)
+    trainer.fit(model, data, ckpt_path=to_go_on_from(last.path, folder / "best.ckpt"))
     # before the test, which takes callbacks back to the best epoch too
     curves, started = dict(record.curves), time.monotonic() - record.seconds
     names = gradients.history.names if "gradients" in run.watch else []

@@ -2,6 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from lightning import Trainer, seed_everything
 
 from lightning_modules.reproduce import last_epoch
 from lightning_modules.reproduce.last_epoch import LastEpoch
@@ -86,3 +87,26 @@ def test_a_thinned_curve_has_both_ends(length):
     assert len(steps) == min(length, READINGS)
     assert (steps[0], steps[-1]) == (0, length - 1)
     assert values == [0.5 * step for step in steps]
+
+
+def test_the_best_epoch_is_what_is_tested(tmp_path):
+    """The learning rate lets the first epoch in and drives the others away."""
+    task = ("SequenceRegressor", {**RUN.task[1], "learning_rate": 3.0})
+    run = replace(RUN, task=task, trainer={**RUN.trainer, "max_epochs": 5})
+    result = train(run, tmp_path, tmp_path)
+    errors = result.curves["val_mse"][1]
+    assert result.best == min(errors)
+    best, last = (_tested(run, tmp_path, epochs) for epochs in (errors.index(min(errors)) + 1, 5))
+    assert best != pytest.approx(last, rel=0.01)
+    assert result.scores["test_mse"] == pytest.approx(best, rel=1e-6)
+
+
+def _tested(run, folder, epochs: int) -> float:
+    """The test error after a number of epochs."""
+    seed_everything(run.seed, verbose=False)
+    model, data = run.make_model(), run.make_data(folder)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = Trainer(**{**run.trainer, "max_epochs": epochs}, enable_model_summary=False, **quiet)
+    trainer.fit(model, data)
+    (scores,) = trainer.test(model, data, verbose=False)
+    return scores["test_mse"]
