@@ -5,7 +5,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MultilabelF1Score, MultilabelRankingAveragePrecision
 
-from lightning_modules.tasks.base import Batch
+from datamodules.batched import Batch
 from lightning_modules.tasks.vector_task import VectorTask
 
 
