@@ -26,7 +26,8 @@ class Result:
         best: what decided which epoch was tested, in that epoch.
         least_loss: the least loss in validation.
         curves: losses and metrics by name, each a pair of lists, steps and values, of at most 50 epochs.
-        gradients: ‖∂L/∂h⁽ᵗ⁾‖ at evenly spaced t, a list for each reading; empty if not watched.
+        gradients: ‖∂L/∂h⁽ᵗ⁾‖ at evenly spaced t, a list for each reading, NaN where there was none; empty if not
+            watched.
         gradient_steps: the training steps of these readings.
         seconds: wall time.
         versions: versions of the software, by package.

@@ -108,7 +108,7 @@ def train(run: PlannedRun, root: Path, folder: Path) -> Result:
         best=extreme(curves[run.monitor][1], max if run.mode == "max" else min),
         least_loss=extreme(curves["val_loss"][1], min),
         curves={name: thinned(curve) for name, curve in curves.items()},
-        gradients=[[norm if math.isfinite(norm) else 0.0 for norm in row] for row in norms],
+        gradients=norms,
         gradient_steps=steps if through_time else [],
         seconds=round(time.monotonic() - started, 1),
         versions=versions(),
@@ -117,7 +117,11 @@ def train(run: PlannedRun, root: Path, folder: Path) -> Result:
 
 
 def extreme(values: Sequence[float], of: Callable[[Iterable[float]], float]) -> float:
-    """The best value; NaN if there is no finite one."""
+    """The best of an epoch's values; NaN if no epoch has a finite one.
+
+    Epochs that end in NaN are left out as :class:`ModelCheckpoint` does, which tests the best of the others: a run is
+    judged by the epoch that it is tested in.
+    """
     finite = [value for value in values if math.isfinite(value)]
     return of(finite) if finite else math.nan
 
