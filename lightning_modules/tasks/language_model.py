@@ -1,6 +1,7 @@
 """Word language models."""
 
 import math
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from lightning_modules.networks.recurrent_layer import (
 from lightning_modules.tasks.base import Task
 
 State = Tensor | tuple[Tensor, ...]
+CARRIED = "carried_states"
 
 
 class Perplexity(MeanMetric):
@@ -48,6 +50,7 @@ class LanguageModel(Task):
     Words are embedded, read by recurrent layers, and the states mapped to the words. The state at the end of a window,
     cut off from its graph, is carried to the next one: back-propagation through time stops at the window, memory does
     not. Training, validation, test and prediction each carry their own, from the first batch of an epoch on.
+    Checkpoints hold that of training, so that a run that is resumed within an epoch goes on where it was.
 
     Inputs and targets have the shape ``(batch, length)``, int64 in ``0 … vocabulary_size - 1``; targets of -100 are
     left out. The loss is the cross-entropy of a word in nats. Predictions are the most likely next words.
@@ -124,6 +127,7 @@ class LanguageModel(Task):
             self.head.weight = self.embedding.weight
         self.example_input_array = torch.zeros(2, 5, dtype=torch.int64)
         self._carried: dict[str, State] = {}
+        self._of_ranks: list[Tensor] = []
 
     def metrics(self) -> dict[str, Metric]:
         """Returns the perplexity."""
@@ -157,6 +161,26 @@ class LanguageModel(Task):
         logits, state = self.advance(input, before)
         self._carried[stage] = tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach()
         return logits
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the state of the training text, (ranks, …) each; a collective, as saving is."""
+        state = self._carried.get("train")
+        if state is not None:
+            parts = state if isinstance(state, tuple) else (state,)
+            checkpoint[CARRIED] = [cast(Tensor, self.all_gather(part)).reshape(-1, *part.shape) for part in parts]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes the states over; checkpoints of older versions have none."""
+        self._of_ranks = checkpoint.get(CARRIED, [])
+
+    def on_train_start(self) -> None:
+        """Goes on from this rank's state, if there are as many ranks as there were."""
+        mine = [
+            ranks[self.global_rank].to(self.device) for ranks in self._of_ranks if len(ranks) == self.trainer.world_size
+        ]
+        if mine:
+            self._carried["train"] = tuple(mine) if len(mine) > 1 else mine[0]
+        self._of_ranks = []
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the most likely next words, ``(batch, length)``."""
