@@ -27,16 +27,16 @@ def runs(quick: bool, seed: int) -> list[PlannedRun]:
 
 def draw(results: Sequence[Result]) -> Figure:
     """Draws margin, gradient and loss of the first seed."""
-    runs = {}
+    drawn = {}
     for result in results:
         if result.seed == results[0].seed:
             first = [row[0] for row in result.gradients]
-            runs[result.model] = {
+            drawn[result.model] = {
                 "margin": result.curves["margin"],
                 "gradient": (result.gradient_steps, first),
                 "loss": result.curves["loss"],
             }
-    return margin_gradient_loss_figure(runs, radius=RADIUS)
+    return margin_gradient_loss_figure(drawn, radius=RADIUS)
 
 
 SPECTRAL_MARGIN = Experiment(

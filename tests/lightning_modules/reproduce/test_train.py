@@ -110,3 +110,11 @@ def _tested(run, folder, epochs: int) -> float:
     trainer.fit(model, data)
     (scores,) = trainer.test(model, data, verbose=False)
     return scores["test_mse"]
+
+
+def test_a_gradient_that_is_no_number_is_not_zero(tmp_path):
+    task = ("SequenceRegressor", {**RUN.task[1], "learning_rate": 1e30})
+    run = replace(RUN, task=task, trainer={**RUN.trainer, "max_epochs": 3}, watch=("gradients",))
+    first, *others = train(run, tmp_path, tmp_path).gradients
+    assert all(math.isfinite(norm) for norm in first)
+    assert any(not math.isfinite(norm) for row in others for norm in row)
