@@ -9,8 +9,9 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
-from datamodules.batched import Batch
+from datamodules.batched import Batch, Loader
 from datamodules.files import DataFile, read_file
+from datamodules.resumable import ResumableLoader
 from datamodules.streams import Share, TokenStreams
 from datamodules.token_cache import Row, cached
 
@@ -90,24 +91,26 @@ class WordStreams(LightningDataModule, ABC):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Returns the loader of the training windows, in order."""
-        return self._loader("train", self.batch_size)
+        loader = self._loader("train", self.batch_size, ResumableLoader)
+        loader.trainer = self.trainer
+        return loader
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Returns the loader of the validation windows, in order."""
-        return self._loader("valid", self.eval_batch_size)
+        return self._loader("valid", self.eval_batch_size, DataLoader)
 
     def test_dataloader(self) -> DataLoader[Batch]:
         """Returns the loader of the test windows, in order."""
-        return self._loader("test", self.eval_batch_size)
+        return self._loader("test", self.eval_batch_size, DataLoader)
 
     def predict_dataloader(self) -> DataLoader[Batch]:
         """Returns the loader of the test windows, in order."""
-        return self._loader("test", self.eval_batch_size)
+        return self._loader("test", self.eval_batch_size, DataLoader)
 
-    def _loader(self, part: str, batch_size: int) -> DataLoader[Batch]:
+    def _loader(self, part: str, batch_size: int, kind: type[Loader]) -> Loader:
         share = Share(**((self.trainer.distributed_sampler_kwargs if self.trainer else None) or {}))
         streams = TokenStreams(self.tokens[part], batch_size, self.seq_len, share)
-        return DataLoader(
+        return kind(
             streams,
             batch_size=1,  # a window of all streams
             collate_fn=itemgetter(0),
