@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from datamodules.batched import BatchedDataModule
-from datamodules.files import fetch, find_file, read_file
+from datamodules.downloads import fetch
+from datamodules.files import find_file, read_file
 from datamodules.tensors import Tensors
 from datamodules.ucr_names import NAMES_2015, NAMES_2018
 
