@@ -91,9 +91,8 @@ class MultiLabel(BatchedDataModule):
         if stage in (None, "fit", "validate") and not hasattr(self, "train_set"):
             inputs, targets = self._read(train, labels)
             if len(inputs) < 5:
-                raise ValueError(
-                    f"{train.find(self.root)}: expected at least 5 samples, to have one for validation, got {len(inputs)}."
-                )
+                path = train.find(self.root)
+                raise ValueError(f"{path}: expected 5 samples or more, one of them to validate, got {len(inputs)}.")
             order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(self.seed))
             val, rest = order[: len(order) // 5], order[len(order) // 5 :]
             self.train_set = Tensors(inputs[rest], targets[rest])

@@ -128,5 +128,5 @@ def test_an_xml_file_that_is_none_is_named(tmp_path, content):
 def test_too_few_samples_to_validate_are_an_error_that_names_the_file(tmp_path):
     path = write_multilabel(tmp_path) / "bibtex-train.arff"
     path.write_text("\n".join(path.read_text().splitlines()[:-16]))  # cut between two rows
-    with pytest.raises(ValueError, match=r"bibtex-train.arff: expected at least 5 samples, .* got 4"):
+    with pytest.raises(ValueError, match=r"bibtex-train.arff: expected 5 samples or more, .* got 4"):
         set_up(tmp_path)
