@@ -47,19 +47,25 @@ struct Step {
   float* to;
 };
 
+// not summed up in one with what it is added to: where it is infinite, an infinite sum of the other sign is no number
+inline V rounded(V x) {
+  asm("" : "+m"(x));
+  return x;
+}
+
 template <int R, int C, int PHI, bool FORWARD>
 inline void tile(const Step& s, int64_t row, int64_t column, const float* panel) {
   const Scan& a = s.scan;
-  V t[R][C];
+  V t[R][C] = {};
+  multiply<R, C>(t, s.from + row * a.line, a.line, 1, panel, LANES * C, a.rank);  // not the rest: 0 inf is no number
+  if (FORWARD) multiply<R, C>(t, s.x + row * a.inputs, a.inputs, 1, a.input_weight + column, a.n, a.inputs);
   for (int i = 0; i < R; i++)
     for (int j = 0; j < C; j++) {
       const int64_t c = column + LANES * j, o = (row + i) * a.n + c;
       const float *given = FORWARD ? a.bias : s.extra;
-      t[i][j] = given ? load(given + (FORWARD ? c : o)) : all(0.f);
-      if (a.sigma) t[i][j] += load(a.sigma + c) * load(s.whole + o);
+      if (given) t[i][j] += load(given + (FORWARD ? c : o));
+      if (a.sigma) t[i][j] += rounded(load(a.sigma + c) * load(s.whole + o));
     }
-  if (FORWARD) multiply<R, C>(t, s.x + row * a.inputs, a.inputs, 1, a.input_weight + column, a.n, a.inputs);
-  multiply<R, C>(t, s.from + row * a.line, a.line, 1, panel, LANES * C, a.rank);  // not the rest: 0 inf is no number
   for (int i = 0; i < R; i++)
     for (int j = 0; j < C; j++) {
       const int64_t o = (row + i) * a.n + column + LANES * j;
