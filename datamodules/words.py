@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
 from datamodules.batched import Batch, Loader
-from datamodules.files import DataFile, read_file
+from datamodules.files import DataFile, read_file, text_of
 from datamodules.resumable import ResumableLoader
 from datamodules.streams import Share, TokenStreams
 from datamodules.token_cache import Row, cached
@@ -126,23 +126,23 @@ def words_of(content: bytes, path: Path) -> list[str]:
     r"""Splits a file into its words, with an ``<eos>`` at the end of each line.
 
     Raises:
-        ValueError: if it is not in UTF-8; it names the ``path``.
+        ValueError: if it is not in UTF-8, or there are none; it names the ``path``.
 
     Example:
         >>> words_of(b"no\nyes\n", Path("train.txt"))
         ['no', '<eos>', 'yes', '<eos>']
     """
-    try:
-        return content.decode("utf8").replace("\n", f" {END_OF_LINE} ").split()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: expected a text in UTF-8, got another ({error}).") from error
+    words = text_of(content, path).replace("\n", f" {END_OF_LINE} ").split()
+    if not set(words) - {END_OF_LINE}:
+        raise ValueError(f"{path}: expected words, got {len(words)} ends of lines alone; remove it and try again.")
+    return words
 
 
 def numbered(vocabulary: list[str], words: list[str], path: Path) -> Tensor:
     """Numbers words by their place in a vocabulary.
 
     Raises:
-        ValueError: if a word is not in it; it names the ``path``.
+        ValueError: if a word is not in it; it names the ``path`` and the line.
 
     Example:
         >>> numbered(["<eos>", "no", "yes"], ["yes", "no", "<eos>"], Path("valid.txt"))
@@ -151,7 +151,9 @@ def numbered(vocabulary: list[str], words: list[str], path: Path) -> Tensor:
     number = {word: i for i, word in enumerate(vocabulary)}
     unknown = sorted(set(words) - number.keys())
     if unknown:
+        line = words[: words.index(unknown[0])].count(END_OF_LINE) + 1
         raise ValueError(
-            f"{path}: expected words of the training file, got {len(unknown)} others, {unknown[0]!r} first."
+            f"{path}: expected words of the training file, got {len(unknown)} others, {unknown[0]!r} first, "
+            f"in line {line}."
         )
     return torch.tensor([number[word] for word in words], dtype=torch.int64)

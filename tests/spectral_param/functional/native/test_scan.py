@@ -244,3 +244,28 @@ def test_the_default_dtype_does_not_matter():
     finally:
         torch.set_default_dtype(torch.float32)
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.usefixtures("_native")
+@pytest.mark.parametrize("form", ["W", 3, 16, 20])
+@pytest.mark.parametrize("nonlinearity", ["relu", "leaky_relu"])
+@pytest.mark.parametrize("outputs", ["states", "last"])
+def test_states_that_overflow_are_infinite_where_torch_has_them_so(form, nonlinearity, outputs):
+    """The columns that fill up a rank to a multiple of 16 are zeros, and 0 · inf is no number."""
+    thin = form != "W"
+    x, h0, m, *weight, b = [t.detach().float() for t in inputs(12, 6, 48, form if thin else None)]
+    weight = [1e6 * t.abs() * (-1 if i == 1 else 1) for i, t in enumerate(weight)]  # W = Σ - L Rᵀ has no signs to meet
+    x, h0 = x.abs(), h0.abs()
+    x[:, 4:], h0[4:], m, b = 0, 0, m.abs(), torch.zeros_like(b)  # two samples that stay zero
+    found = []
+    for _ in range(2):
+        tensors = [t.clone().requires_grad_() for t in (x, h0, m, *weight, b)]
+        states, last = SCANS["thin" if thin else "W"](*tensors, nonlinearity)
+        chosen = {"states": states, "last": last}[outputs]
+        found.append([states, *torch.autograd.grad(chosen, tensors, torch.ones_like(chosen))])
+        library._loaded.clear()
+    assert found[0][0].isinf().any()
+    assert not found[1][0].isnan().any()
+    for got, want in zip(*found, strict=True):
+        assert torch.equal(got.isnan(), want.isnan())
+        assert torch.equal(got.isinf(), want.isinf())
