@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spectral_param.functional.native.library import LANES, in_memory, is_loaded, is_plain, library
-from spectral_param.functional.scan.activation import NONLINEARITIES
 
 FEWEST = 32
 """Rows, of all steps, for which it pays to lay W out in panels."""
@@ -72,7 +71,7 @@ def fits(x: Tensor, h0: Tensor, *others: Tensor | None) -> bool:
 
 
 def run(
-    x: Tensor, h0: Tensor, m: Tensor, b: Tensor | None, way: Recurrence, nonlinearity: str, slope: float
+    x: Tensor, h0: Tensor, m: Tensor, b: Tensor | None, way: Recurrence, phi: int, slope: float
 ) -> tuple[Tensor, Tensor | None]:
     """The states h_0 … h_T, (T + 1, B, n), and with thin ``h_{t-1} thin`` of all steps, its columns filled up."""
     way = _filled(way)
@@ -80,7 +79,7 @@ def run(
     states[0] = h0
     inner = None if way.thin is None else x.new_empty(*x.shape[:2], way.thin.shape[1])
     given = {"x": in_memory(x), "input_weight": in_memory(m.mT), "bias": None if b is None else in_memory(b)}
-    _call("scan_forward", x, way, nonlinearity, slope, {**given, "states": states, "inner": inner})
+    _call("scan_forward", x, way, phi, slope, {**given, "states": states, "inner": inner})
     return states, inner
 
 
@@ -91,7 +90,7 @@ def run_back(
     last: Tensor,
     extra: Tensor | None,
     way: Recurrence,
-    nonlinearity: str,
+    phi: int,
     slope: float,
     *,
     all_deltas: bool,
@@ -105,7 +104,7 @@ def run_back(
         last: gradient by the last states, (B, n), all of it.
         extra: gradients by the states of all steps, (T, B, n), of which the last is not read.
         way: across and thin that bring a gradient back by a step.
-        nonlinearity: φ.
+        phi: φ, by its number in scan.cpp.
         slope: of leaky_relu.
         all_deltas: whether gradients before φ of all steps are kept.
     """
@@ -121,7 +120,7 @@ def run_back(
     parts = {name: last.new_zeros(threads, *shape) for name, shape in shapes.items()}
     read = {"x": x, "states": states, "inner": inner, "last": last, "extra": extra}
     given = {name: None if tensor is None else in_memory(tensor) for name, tensor in read.items()}
-    _call("scan_backward", x, way, nonlinearity, slope, {**given, "deltas": deltas, "first": first, **parts})
+    _call("scan_backward", x, way, phi, slope, {**given, "deltas": deltas, "first": first, **parts})
     sums = {name: part.sum(0) if threads > 1 else part[0] for name, part in parts.items()}
     across, thin = sums["d_across"][:, : n if rank is None else rank], sums["d_thin"][:, :rank]
     return Sums(deltas, first, across, thin, sums["d_sigma"], sums["d_input"].mT, sums["d_bias"])
@@ -136,9 +135,7 @@ def _filled(way: Recurrence) -> Recurrence:
     return Recurrence(in_memory(across), in_memory(sigma), in_memory(F.pad(thin, (0, more))))
 
 
-def _call(
-    name: str, x: Tensor, way: Recurrence, nonlinearity: str, slope: float, pointers: dict[str, Tensor | None]
-) -> None:
+def _call(name: str, x: Tensor, way: Recurrence, phi: int, slope: float, pointers: dict[str, Tensor | None]) -> None:
     steps, batch, inputs = x.shape
     rank, n = way.across.shape
     tensors = {**pointers, **way._asdict()}
@@ -149,7 +146,7 @@ def _call(
         inputs,
         rank,
         rank if way.thin is None else way.thin.shape[1],
-        NONLINEARITIES.index(nonlinearity),
+        phi,
         min(torch.get_num_threads(), batch),
         slope,
         **{name: tensor.data_ptr() for name, tensor in tensors.items() if tensor is not None},

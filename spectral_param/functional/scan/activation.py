@@ -22,6 +22,17 @@ def check_activation(nonlinearity: str, slope: float) -> None:
         raise ValueError(f"negative_slope: expected at least 0, got {slope}.")
 
 
+def number_of(nonlinearity: str) -> int:
+    """What the compiled scan knows φ by.
+
+    Example:
+        >>> from spectral_param.functional.scan.activation import number_of
+        >>> number_of("relu")
+        1
+    """
+    return NONLINEARITIES.index(nonlinearity)
+
+
 def activate(z: Tensor, nonlinearity: str, slope: float) -> Tensor:
     """φ(z).
 

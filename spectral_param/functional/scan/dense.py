@@ -18,7 +18,13 @@ from torch.nn import functional as F
 
 from spectral_param.functional import native
 from spectral_param.functional.scan import triton_scan
-from spectral_param.functional.scan.activation import activate, activate_, check_activation, through_activation
+from spectral_param.functional.scan.activation import (
+    activate,
+    activate_,
+    check_activation,
+    number_of,
+    through_activation,
+)
 from spectral_param.functional.scan.recording import gradient_of_last, projected_states
 from spectral_param.functional.scan.shapes import check_inputs, check_shape
 from spectral_param.torch_state.higher_order import gradients_by_running_again, must_run_again
@@ -106,7 +112,7 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         steps = len(x)
         if native.fits(x, h0, m, w, b):
-            states, _ = native.run(x, h0, m, b, native.Recurrence(w.mT), nonlinearity, slope)
+            states, _ = native.run(x, h0, m, b, native.Recurrence(w.mT), number_of(nonlinearity), slope)
         else:
             states = projected_states(x, h0, m, b)
             if triton_scan.fits(states, w):
@@ -132,7 +138,7 @@ class _Scan(torch.autograd.Function):
         n = w.shape[0]
         grad = gradient_of_last(h0, grad_states, grad_last)
         if native.fits(x, grad, grad_states, m, w, states):
-            phi, back = (ctx.nonlinearity, ctx.slope), native.Recurrence(w)
+            phi, back = (number_of(ctx.nonlinearity), ctx.slope), native.Recurrence(w)
             sums = native.run_back(x, states, None, grad, grad_states, back, *phi, all_deltas=needs[0])
             d_x = None if sums.deltas is None else sums.deltas @ m
             return (

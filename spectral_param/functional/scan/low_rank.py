@@ -17,7 +17,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spectral_param.functional import native
-from spectral_param.functional.scan.activation import activate, activate_, check_activation, through_activation
+from spectral_param.functional.scan.activation import (
+    activate,
+    activate_,
+    check_activation,
+    number_of,
+    through_activation,
+)
 from spectral_param.functional.scan.recording import gradient_of_last, projected_states
 from spectral_param.functional.scan.shapes import check_inputs, check_shape
 from spectral_param.torch_state.higher_order import gradients_by_running_again, must_run_again
@@ -112,7 +118,7 @@ class _Scan(torch.autograd.Function):
         ctx.native = native.fits(x, h0, m, sigma, left, right, b)
         if ctx.native:
             way = native.Recurrence(-left.mT, sigma, right)
-            states, inner = native.run(x, h0, m, b, way, nonlinearity, slope)
+            states, inner = native.run(x, h0, m, b, way, number_of(nonlinearity), slope)
         else:
             states = projected_states(x, h0, m, b)
             inner = _fill_states(states, sigma, left, right, nonlinearity, slope)
@@ -135,7 +141,7 @@ class _Scan(torch.autograd.Function):
         n, rank = left.shape
         grad = gradient_of_last(h0, grad_states, grad_last)
         if ctx.native and native.fits(x, grad, grad_states, m, sigma, left, right, states, inner):
-            phi, back = (ctx.nonlinearity, ctx.slope), native.Recurrence(-right.mT, sigma, left)
+            phi, back = (number_of(ctx.nonlinearity), ctx.slope), native.Recurrence(-right.mT, sigma, left)
             sums = native.run_back(x, states, inner, grad, grad_states, back, *phi, all_deltas=needs[0])
             d_x = None if sums.deltas is None else sums.deltas @ m
             d_h0 = torch.addmm(sums.first * sigma, sums.first @ left, right.mT, alpha=-1) if needs[1] else None

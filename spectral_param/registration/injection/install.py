@@ -15,9 +15,9 @@ from spectral_param.parametrization.lookup import parametrization_lists, registe
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.injection import watch
 from spectral_param.registration.injection.shared_class import shared_class
+from spectral_param.registration.injection.sole_holder import check_not_wrapped
 from spectral_param.registration.injection.svd_list import SVDList
 from spectral_param.registration.injection.teaching import plain_class
-from spectral_param.registration.sole_holder import check_not_wrapped
 from spectral_param.torch_state.users_line import warn
 
 _successors: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -121,3 +121,4 @@ def _register(module: nn.Module, tensor_name: str, parametrization: SVDParametri
     held = parametrization_lists(module)[tensor_name]
     held.unsafe = False
     held.__class__ = SVDList
+    held.__module__ = parametrize.ParametrizationList.__module__  # to fx a leaf, as torch's own

@@ -20,6 +20,7 @@ from spectral_param.functional.ways import (
 )
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.together import running
+from spectral_param.registration.injection.watch import handed_out, tell_of_writes
 from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, traced_or_transformed
 
 
@@ -28,6 +29,8 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(forward)
     def wrapped(self: Any, input: Tensor) -> Tensor:
+        if handed_out:
+            tell_of_writes(self)
         p = SVDParametrization.alone_on(self)
         strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
         if p is None or not strided or not input.dim() or traced_or_transformed() or _somebody_wants_the_weight(p):

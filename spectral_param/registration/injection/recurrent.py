@@ -36,8 +36,8 @@ def recurrent_members(base: Any) -> dict[str, Any]:
 
     def forget(self: Any) -> None:
         self._weights_for_the_compiler = None
-        vars(self).pop("_flat_weights", None)  # those of the plain class
-        vars(self).pop("_flat_weight_refs", None)
+        count = len(names(self))  # what the plain class finds, should torch bring it back
+        vars(self).update(_flat_weights=[None] * count, _flat_weight_refs=[no_weight] * count)
 
     def flat_weights(self: Any) -> list[Tensor | None]:
         if torch.compiler.is_compiling():  # which follows attributes, but no thread

@@ -20,7 +20,8 @@ _FOLD = "fold them into plain ones first, with remove_svd_parametrization(model)
 
 def teach(base: Any) -> dict[str, Any]:
     """The members of a registered class, over those of the plain one."""
-    members = {
+    members: dict[str, Any] = {
+        "_plain_class": base,
         "register_parameter": _register_parameter,
         "_load_from_state_dict": functools.partialmethod(load_plain_weights, base),
         "_save_to_state_dict": _save_to_state_dict,
@@ -29,7 +30,7 @@ def teach(base: Any) -> dict[str, Any]:
     }
     if issubclass(base, nn.RNNBase):
         members |= recurrent_members(base)
-    forward = in_forward(members.get("forward", base.forward))
+    forward = in_forward(members.get("forward", base.forward), keep=issubclass(base, nn.MultiheadAttention))
     members["forward"] = without_weight(forward) if base.forward is nn.Linear.forward else forward
     for name in ("reset_parameters", "_reset_parameters"):
         if hasattr(base, name):
@@ -38,8 +39,8 @@ def teach(base: Any) -> dict[str, Any]:
 
 
 def plain_class(module: Any) -> Any:
-    """The class that a registered module had before."""
-    return type(module).__bases__[0]
+    """The class that a registered module had before, also where ``fully_shard`` has put its own on top."""
+    return module._plain_class
 
 
 # ------------------------------------------------------------------------------------------------- state, refusals

@@ -21,38 +21,62 @@ from spectral_param.parametrization import together
 from spectral_param.parametrization.lookup import parametrization_lists
 from spectral_param.registration.injection import watch
 from spectral_param.registration.injection.callers import refuse_to_lend, refuse_to_swap
-from spectral_param.registration.sole_holder import owner_of_parameter
+from spectral_param.registration.injection.sole_holder import owner_of_parameter
 from spectral_param.torch_state.modes import traced_or_transformed
 from spectral_param.torch_state.shards import write_
 from spectral_param.torch_state.users_line import warn
 
-Weights = dict[tuple[str, bool, bool], Tensor]
+
+class _Read:
+    """What a forward has read of its module's weights."""
+
+    def __init__(self, keep: bool) -> None:
+        self.keep = keep
+        self.weights: dict[tuple[object, ...], Tensor] = {}
+
+    def weight(self, module: nn.Module, held: Any, tensor_name: str) -> Tensor:
+        """The weight as it stands, evaluated if it has to be."""
+        if not self.keep and torch.is_grad_enabled():
+            return _evaluate(module, held, tensor_name)
+        inference = torch.is_inference_mode_enabled()
+        key: tuple[object, ...] = (tensor_name, torch.is_grad_enabled(), inference)
+        if not self.keep:
+            key += tuple(None if f.is_inference() else (id(f), f._version) for f in held.parameters(recurse=False))
+        if key not in self.weights:
+            self.weights[key] = _evaluate(module, held, tensor_name)
+        return self.weights[key]
 
 
 class _Running(threading.local):
     """What the forwards that run in this thread have read, by the id of their module."""
 
     def __init__(self) -> None:
-        self.weights: dict[int, Weights] = {}
+        self.reads: dict[int, _Read] = {}
 
 
 _running = _Running()
 
 
-def in_forward(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Tells reads within a forward from those outside, and evaluates each weight once in it."""
+def in_forward(forward: Callable[..., Any], *, keep: bool) -> Callable[..., Any]:
+    """Tells reads within a forward from those outside.
+
+    Args:
+        forward: of the plain class.
+        keep: evaluates a weight once in it. Otherwise only without gradients, and anew where a factor has changed: a
+            forward may go back through its weight, clip it, or be checkpointed in parts.
+    """
 
     @functools.wraps(forward)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return forward(self, *args, **kwargs)
         watch.tell_of_writes(self)
-        outer = _running.weights
-        _running.weights = {**outer, id(self): {}}
+        outer = _running.reads
+        _running.reads = {**outer, id(self): _Read(keep)}
         try:
             return forward(self, *args, **kwargs)
         finally:
-            _running.weights = outer
+            _running.reads = outer
 
     return wrapped
 
@@ -66,27 +90,24 @@ def weight_property(tensor_name: str) -> property:
             return nn.Module.__getattr__(self, tensor_name)  # type: ignore[return-value]
         if traced_or_transformed():
             return _evaluate(self, held, tensor_name)
-        if id(self) not in _running.weights:
-            refuse_to_lend(type(self).__bases__[0].__name__, tensor_name)
+        if id(self) not in _running.reads:
+            refuse_to_lend(self._plain_class.__name__, tensor_name)
             watch.tell_of_writes(self)
             weight = _evaluate(self, held, tensor_name)
             watch.hand_out(held, weight)
             return weight
-        weights = _running.weights[id(self)]
-        key = (tensor_name, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
-        if key not in weights:
-            weights[key] = _evaluate(self, held, tensor_name)
-        return weights[key]
+        return _running.reads[id(self)].weight(self, held, tensor_name)
 
     def write(self: Any, value: Tensor) -> None:
         held = parametrization_lists(self)[tensor_name]
         if not isinstance(value, Tensor):
             raise TypeError(f"{tensor_name}: expected a tensor, got {type(value).__name__}.")
-        refuse_to_swap(type(self).__bases__[0].__name__, tensor_name)
+        refuse_to_swap(self._plain_class.__name__, tensor_name)
         _tell_of_a_tie(self, held, tensor_name, value)
         fill(held, factors_of(held, value))
         watch.forget(held)
-        _running.weights.get(id(self), {}).clear()
+        if id(self) in _running.reads:
+            _running.reads[id(self)].weights.clear()
 
     return property(read, write)
 
@@ -147,6 +168,6 @@ def _tell_of_a_tie(module: nn.Module, held: nn.Module, tensor_name: str, value: 
         tied = owner_of_parameter(value) is not None
     if tied:
         warn(
-            f"{held._modules['0'].name}: the weight of another module is copied into the factors, and the two are not "
-            "tied; register after tying, or share the module."
+            f"{tensor_name}: the weight of another module is copied into the factors of {type(module).__name__}, and the two "
+            "are not tied; share the module, or tie before registering."
         )

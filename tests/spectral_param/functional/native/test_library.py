@@ -25,7 +25,7 @@ def loads(folder, monkeypatch):
     monkeypatch.setattr(library, "_compile", compile_anew)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: (seen.append(Path(name)), load(name))[1])
     yield seen
-    library._loaded.clear()
+    library.loaded.clear()
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_library_is_loaded_after_a_umask_that_lets_the_group_write(name, tmp_p
     assert is_private(path.parent)
     monkeypatch.setattr(library, "_compile", lambda *_: pytest.fail("compiled again"))
     assert native.build(tmp_path / "new") == path
-    library._loaded.clear()
+    library.loaded.clear()
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -160,7 +160,7 @@ def test_the_path_of_a_compiler_may_have_a_space(tmp_path, monkeypatch):
         monkeypatch.setenv("CXX", command)
         assert native.build(tmp_path / "cache").stat().st_size > 0
     assert len(list((tmp_path / "cache").iterdir())) == 2
-    library._loaded.clear()
+    library.loaded.clear()
 
 
 @pytest.mark.parametrize("empty", ["", " "])
