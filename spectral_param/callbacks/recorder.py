@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from matplotlib.figure import Figure
 
 import spectral_param
 from spectral_param.callbacks.logging import current_step, write
-from spectral_param.report.album import draw
+from spectral_param.callbacks.publish import publish
 from spectral_param.report.history import History
-from spectral_param.report.page import publish
 from spectral_param.report.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Recorder(Callback):
@@ -105,6 +106,8 @@ class Recorder(Callback):
 
     def figures(self) -> dict[str, Figure]:
         """Draws what has been read so far: matplotlib figures by title; see :mod:`spectral_param.report.figures`."""
+        from spectral_param.report.album import draw  # loads matplotlib, which training does without
+
         run = Run()
         run.add_state(self.state_dict())
         return draw(run)

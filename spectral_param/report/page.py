@@ -10,9 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_info
 from matplotlib.figure import Figure
 
 from spectral_param.report.album import draw
@@ -73,44 +70,6 @@ def rebuild(folder: str | Path, path: str | Path | None = None) -> Path:
         ValueError: if its checkpoint holds more than tensors and plain values.
     """
     return write_report(read_run(folder), path or Path(folder) / FILE_NAME)
-
-
-def publish(trainer: Trainer, model: LightningModule, states: Iterable[Mapping[str, Any]], folder: Path) -> None:
-    """Writes the page about a run at its end, and hands its pictures to loggers that take any.
-
-    Args:
-        trainer: at the end of fit; on rank zero alone.
-        model: whose hyperparameters are settings of the run.
-        states: of the monitors.
-        folder: where the page goes.
-    """
-    run = Run(name=folder.name, settings=_settings(trainer, model))
-    for state in states:
-        run.add_state(state)
-    album = draw(run)
-    path = write_report(run, folder / FILE_NAME, album)
-    for logger in trainer.loggers:
-        for title, figure in album.items():
-            if isinstance(logger, TensorBoardLogger):
-                logger.experiment.add_figure(title, figure, trainer.global_step)
-            elif hasattr(logger, "log_image"):
-                logger.log_image(title, [figure], trainer.global_step)
-    rank_zero_info(f"A report on singular values and gradients is in {path}")
-
-
-def _settings(trainer: Trainer, model: LightningModule) -> dict[str, str]:
-    optimizers = [type(optimizer).__name__ for optimizer in trainer.optimizers]
-    known = {
-        **model.hparams,
-        "optimizer": ", ".join(optimizers),
-        "steps": trainer.global_step,
-        "epochs": trainer.current_epoch,
-        "precision": trainer.precision,
-        "devices": trainer.world_size,
-        "accumulate_grad_batches": trainer.accumulate_grad_batches,
-        "gradient_clip_val": trainer.gradient_clip_val,
-    }
-    return {str(name): str(value) for name, value in known.items()}
 
 
 def page(run: Run, album: Mapping[str, Figure]) -> str:
