@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from spectral_param.callbacks.logging import current_step
 from spectral_param.callbacks.patterns import (
     as_patterns,
-    clean,
     matches,
     owner_of,
     parametrized_weights,
@@ -31,6 +30,7 @@ from spectral_param.callbacks.through_time.norms import (
     times_of,
 )
 from spectral_param.callbacks.through_time.taps import RECURRENT, Taps, is_compiled
+from spectral_param.parametrization.lookup import named_modules
 from spectral_param.report.history import LOSS
 
 
@@ -210,8 +210,9 @@ class GradientNormMonitor(Recorder):
     def _norms(self, trainer: Trainer, model: LightningModule, taps: Taps) -> dict[str, Tensor]:
         """Norms of the gradients as they came, by name: float64 on the CPU, the same on all ranks."""
         squares: dict[str, Tensor] = {}
+        modules = dict(named_modules(model))
         for name in taps.calls:
-            found = self._through_time(name, model.get_submodule(name), taps)
+            found = self._through_time(name, modules[name], taps)
             squares |= found if matches(name, self.recurrent) else {}
         for name in _modules(model, self.layers):
             squares[f"{name}.output"] = square(taps.gradients.get(f"{name}.output"))
@@ -255,8 +256,7 @@ def _recurrent(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module
 
 
 def _modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
-    named = ((clean(name), module) for name, module in model.named_modules())
-    return {name: module for name, module in named if name and matches(name, patterns)}
+    return {name: module for name, module in named_modules(model) if name and matches(name, patterns)}
 
 
 def _is_sharded(trainer: Trainer, module: nn.Module) -> bool:

@@ -10,10 +10,8 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
 
-from spectral_param import svd_parametrizations
+from spectral_param.parametrization.lookup import named_modules, svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
-
-WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module.")
 
 
 def as_patterns(name: str, patterns: str | Sequence[str]) -> tuple[str, ...]:
@@ -34,35 +32,24 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def clean(name: str) -> str:
-    """A qualified name without what wrappers (FSDP, torch.compile, checkpointing) put into it."""
-    for wrapper in WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
 def parametrized_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str, SVDParametrization]:
-    """The chosen weights in SVD form, by clean name, each once."""
-    return {
-        clean(name): parametrization
-        for name, parametrization in svd_parametrizations(model)
-        if matches(clean(name), patterns)
-    }
+    """The chosen weights in SVD form, by qualified name, each once."""
+    return {name: held for name, held in svd_parametrizations(model) if matches(name, patterns)}
 
 
 def plain_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str, tuple[nn.Module, nn.Parameter]]:
     """The chosen parameters with two or more dimensions that no parametrization holds, with their modules."""
     return {
-        clean(name): (module, parameter)
+        name: (module, parameter)
         for name, module, parameter in _owned_parameters(model)
-        if parameter.ndim >= 2 and matches(clean(name), patterns)
+        if parameter.ndim >= 2 and matches(name, patterns)
     }
 
 
 def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The module that has a weight, and the weight's name there, from its clean name in the model."""
+    """The module that has a weight, and the weight's name there, from its qualified name in the model."""
     prefix, _, tensor_name = name.rpartition(".")
-    return model.get_submodule(prefix), tensor_name
+    return dict(named_modules(model))[prefix], tensor_name
 
 
 def warn_unmatched(option: str, patterns: Sequence[str], names: Iterable[str], what: str) -> None:
@@ -100,7 +87,7 @@ def warn_untrained(model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
 
 def _owned_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Parameter]]:
     seen = set()
-    for prefix, module in model.named_modules():
+    for prefix, module in named_modules(model):
         if isinstance(module, ParametrizationList):
             continue
         for name, parameter in module.named_parameters(recurse=False):

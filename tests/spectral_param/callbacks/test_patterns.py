@@ -5,13 +5,13 @@ from torch import nn
 from spectral_param import Fixed, register_svd_parametrization, svd_parametrizations
 from spectral_param.callbacks.patterns import (
     as_patterns,
-    clean,
     parametrized_weights,
     plain_weights,
     warn_unmatched,
     warn_untrained,
 )
 from spectral_param.optimizers import raw_sigma
+from spectral_param.parametrization.lookup import qualified_name
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_patterns():
 
 
 def test_clean_names():
-    assert clean("_fsdp_wrapped_module.net._orig_mod.fc._checkpoint_wrapped_module.weight") == "net.fc.weight"
+    assert qualified_name("_fsdp_wrapped_module.net._orig_mod.fc._checkpoint_wrapped_module.weight") == "net.fc.weight"
 
 
 def test_weights_in_svd_form_by_pattern(model):
