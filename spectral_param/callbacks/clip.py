@@ -18,8 +18,11 @@ from spectral_param.callbacks.patterns import (
     warn_unmatched,
     warn_untrained,
 )
-from spectral_param.callbacks.sharded_sigma import has_flat_shards, is_shard
+from spectral_param.callbacks.sharded_sigma import has_flat_shards
+from spectral_param.parametrization.blocks import Matrices, matrices_of
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.torch_state.precision import wide
+from spectral_param.torch_state.shards import is_shard
 
 
 class SpectralClip(Callback):
@@ -35,7 +38,8 @@ class SpectralClip(Callback):
         min: the least singular value to leave, at least 0.
         max: the greatest.
         weights: name patterns of the weights to hold.
-        project_dense: holds the plain weights that ``weights`` names as well: their SVD is clipped, at the cost of a
+        project_dense: holds the plain weights that ``weights`` names as well, read as
+            :func:`~spectral_param.singular_values` reads them: their SVD is clipped, at the cost of a
             ``torch.linalg.svd`` of each a step.
         renormalize: also gives reflectors back their unit length after each step. W stays as it is but for
             rounding (1e-6). Moments are left alone: a gradient is orthogonal to its reflector, so one
@@ -94,8 +98,8 @@ class SpectralClip(Callback):
                 parametrization.clip_(self.min, self.max)
                 if self.renormalize:
                     parametrization.renormalize_()
-            for _, weight in plain.values():
-                project_(weight, self.min, self.max)
+            for module, weight in plain.values():
+                project_(weight, matrices_of(module, weight), self.min, self.max)
 
         clip()
         self._unhook()
@@ -126,15 +130,20 @@ class SpectralClip(Callback):
 
 
 @torch.no_grad()
-def project_(weight: Tensor, min: float, max: float) -> None:
+def project_(weight: Tensor, matrices: Matrices, min: float, max: float) -> None:
     """Moves the singular values of a plain weight into [min, max], in place: the nearest such weight.
 
+    What is not finite has none and stays as it is.
+
     Args:
-        weight: (n, …), read as a matrix of n rows.
+        weight: of the shape that ``matrices`` is for.
+        matrices: how it is read.
         min: the least singular value to leave.
         max: the greatest.
     """
-    u, sigma, vh = torch.linalg.svd(weight.flatten(1).float(), full_matrices=False)
+    if not weight.isfinite().all():
+        return
+    u, sigma, vh = torch.linalg.svd(matrices.of(wide(weight)), full_matrices=False)
     clipped = sigma.clamp(min, max)
     if not torch.equal(clipped, sigma):
-        weight.copy_(((u * clipped) @ vh).view_as(weight))
+        weight.copy_(matrices.to_weight((u * clipped.unsqueeze(-2)) @ vh))

@@ -20,7 +20,7 @@ from spectral_param.callbacks.patterns import (
     warn_unmatched,
 )
 from spectral_param.callbacks.recorder import Recorder
-from spectral_param.callbacks.sharded_sigma import has_flat_shards, is_shard
+from spectral_param.callbacks.sharded_sigma import has_flat_shards
 from spectral_param.callbacks.through_time.norms import (
     mean_over_ranks,
     norms_over_ranks,
@@ -32,6 +32,7 @@ from spectral_param.callbacks.through_time.norms import (
 from spectral_param.callbacks.through_time.taps import RECURRENT, Taps, is_compiled
 from spectral_param.parametrization.lookup import named_modules
 from spectral_param.report.history import LOSS
+from spectral_param.torch_state.shards import is_shard
 
 
 class GradientNormMonitor(Recorder):

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
 
+from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.lookup import named_modules, svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
 
@@ -38,11 +39,15 @@ def parametrized_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str,
 
 
 def plain_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str, tuple[nn.Module, nn.Parameter]]:
-    """The chosen parameters with two or more dimensions that no parametrization holds, with their modules."""
+    """The chosen parameters that no parametrization holds and that registration would take, with their modules.
+
+    These are the ones that :func:`~spectral_param.parametrization.blocks.matrices_of` reads as matrices: neither
+    vectors nor, say, a table of positions in three dimensions.
+    """
     return {
         name: (module, parameter)
         for name, module, parameter in _owned_parameters(model)
-        if parameter.ndim >= 2 and matches(name, patterns)
+        if matches(name, patterns) and _is_read_as_matrices(module, parameter)
     }
 
 
@@ -83,6 +88,16 @@ def warn_untrained(model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
             f"No optimizer holds the factors of {', '.join(idle)}: register weights before "
             "configure_optimizers, in __init__ or configure_model."
         )
+
+
+def _is_read_as_matrices(module: nn.Module, parameter: nn.Parameter) -> bool:
+    if nn.parameter.is_lazy(parameter):
+        return False
+    try:
+        matrices_of(module, parameter)
+    except ValueError:
+        return False
+    return True
 
 
 def _owned_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Parameter]]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from spectral_param.sigma import SigmaMap
 from spectral_param.sigma.level import beside, holds, said
+from spectral_param.torch_state.precision import wide
 
 
 def check_clip(sigma_map: SigmaMap, low: float, high: float) -> None:
@@ -40,7 +41,7 @@ def clipped(sigma_map: SigmaMap, raw: Tensor, low: float, high: float) -> Tensor
         >>> clipped(Unconstrained(), torch.tensor([3.0, -3.0, 0.5]), 0.0, 2.0)
         tensor([ 2.0000, -2.0000,  0.5000])
     """
-    sigma = sigma_map(raw if raw.dtype.itemsize >= 4 else raw.float())
+    sigma = sigma_map(wide(raw))
     size = sigma.abs().clamp(low, high)
     signed = size.copysign(sigma)
     as_positive, as_negative = (beside(side, sigma) for side in _reaches(sigma_map, low, high))

@@ -13,6 +13,7 @@ from torch._dynamo import OptimizedModule
 from spectral_param.callbacks.through_time.adjoint import RecordedCall, drops_out, save_rng
 from spectral_param.nn import SpectralRNN, SVDLinear
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.torch_state.precision import wide
 
 RECURRENT = (nn.RNNBase, SpectralRNN)
 
@@ -121,7 +122,7 @@ class Taps:
 
 def _rows(tensor: Tensor) -> Tensor:
     """All vectors of a tensor, (N, size), in float32 at least."""
-    return tensor.detach().reshape(-1, tensor.shape[-1]).to(torch.promote_types(tensor.dtype, torch.float32))
+    return wide(tensor.detach().reshape(-1, tensor.shape[-1]))
 
 
 def is_linear(layer: nn.Module) -> bool:

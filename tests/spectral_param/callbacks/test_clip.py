@@ -7,6 +7,7 @@ from torch import nn
 from spectral_param import Band, Fixed, singular_values
 from spectral_param.callbacks import SpectralClip
 from spectral_param.callbacks.clip import project_
+from spectral_param.parametrization.blocks import matrices_of
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
 
 
@@ -100,11 +101,61 @@ def test_projection_is_the_nearest_matrix():
     weight = torch.randn(6, 2, 2)
     u, sigma, vh = np.linalg.svd(weight.numpy().reshape(6, 4), full_matrices=False)
     expected = u @ np.diag(sigma.clip(0.5, 1.5)) @ vh
-    project_(weight, 0.5, 1.5)
+    matrices = matrices_of(nn.Conv1d(2, 6, 2), weight)
+    project_(weight, matrices, 0.5, 1.5)
     np.testing.assert_allclose(weight.numpy().reshape(6, 4), expected, atol=1e-5)
     before = weight.clone()
-    project_(weight, 0.1, 9.0)
+    project_(weight, matrices, 0.1, 9.0)
     assert torch.equal(before, weight)
+
+
+class Plain(Regression):
+    """With a plain layer of another kind, which is not trained but has its place in the optimizer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        nn.init.normal_(layer.weight)
+
+
+@pytest.mark.parametrize(
+    ("layer", "low", "high"),
+    [
+        (lambda: nn.ConvTranspose2d(8, 4, 3), 0.0, 1.0),
+        (lambda: nn.ConvTranspose2d(8, 4, 3, groups=2), 0.0, 0.3),
+        (lambda: nn.Conv2d(4, 8, 3, groups=2), 0.5, 0.6),
+        (lambda: nn.Bilinear(3, 3, 9), 0.9, 1.0),
+        (lambda: nn.Linear(5, 3, dtype=torch.float64), 0.9, 1.0),
+    ],
+    ids=["transposed", "transposed in groups", "groups", "bilinear", "float64"],
+)
+def test_plain_weights_are_projected_as_singular_values_reads_them(tmp_path, layer, low, high):
+    model = Plain(layer())
+    assert leaves(low, high, singular_values(model.layer).flatten().sort().values[[0, -1]].tolist())
+    trainer(tmp_path, SpectralClip(low, high, weights="layer.*", project_dense=True)).fit(model, vectors())
+    sigma = singular_values(model.layer)
+    assert sigma.min() >= low - 1e-5
+    assert sigma.max() <= high + 1e-5
+
+
+def test_a_plain_weight_that_is_no_matrix_is_passed_over_and_named_patterns_say_so(tmp_path):
+    class Positions(Regression):
+        def __init__(self):
+            super().__init__()
+            self.positions = nn.Parameter(torch.randn(1, 5, 4))
+
+    model = Positions()
+    before = model.positions.detach().clone()
+    trainer(tmp_path, SpectralClip(max=0.1, project_dense=True)).fit(model, vectors(2))
+    assert torch.equal(model.positions, before)
+    with pytest.warns(UserWarning, match="weights: positions matches no weight to clip"):
+        trainer(tmp_path, SpectralClip(max=0.1, weights="positions", project_dense=True)).fit(model, vectors(2))
+
+
+def test_a_plain_weight_that_is_not_finite_stays_as_it_is():
+    weight = torch.full((2, 2), torch.nan)
+    project_(weight, matrices_of(nn.Linear(2, 2), weight), 0.5, 1.5)
+    assert weight.isnan().all()
 
 
 def test_renormalizing_keeps_reflectors_at_unit_length(tmp_path):

@@ -1,3 +1,4 @@
+import copy
 import csv
 
 import pytest
@@ -7,8 +8,9 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
-from spectral_param import Band, register_svd_parametrization
-from spectral_param.callbacks import SpectralMonitor
+from spectral_param import Band, register_svd_parametrization, singular_values
+from spectral_param.callbacks import SpectralMonitor, spectral_statistics
+from spectral_param.report.run import Run
 from tests.spectral_param.callbacks.small_runs import Regression, Sequences, Validated, sequences, trainer, vectors
 
 
@@ -208,6 +210,47 @@ def test_gates_of_trained_and_plain_weights(tmp_path):
     for name, block in zip(expected, [*lstm.weight_hh_l0.chunk(4), *lstm.weight_ih_l0.chunk(4)], strict=True):
         found = monitor.history[name][-1].sort(descending=True).values
         torch.testing.assert_close(found, torch.linalg.svdvals(block.detach()))
+
+
+@pytest.mark.parametrize(
+    "layer", [lambda: nn.ConvTranspose2d(3, 5, 2), lambda: nn.Bilinear(3, 4, 2), lambda: nn.Conv2d(4, 6, 3, groups=2)]
+)
+def test_plain_weights_are_read_as_singular_values_reads_them(tmp_path, layer):
+    class Plain(Regression):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer()
+
+    model = Plain()
+    monitor = SpectralMonitor(weights=(), dense="layer.*")
+    run = trainer(tmp_path, monitor)
+    run.fit(model, vectors(2))
+    sigma = singular_values(model.layer).detach()
+    torch.testing.assert_close(monitor.history["layer.weight"][-1], sigma.flatten())
+    expected = spectral_statistics(sigma)
+    for statistic, value in expected.items():
+        assert run.callback_metrics[f"{statistic}-layer.weight"].item() == pytest.approx(value)
+    again = Run()
+    again.add_state(monitor.state_dict())  # the page reads the blocks as the monitor did
+    assert again.weights["layer.weight"]["condition_number"] == pytest.approx(expected["condition_number"])
+
+
+@pytest.mark.parametrize("layer", [lambda: nn.Conv2d(4, 6, 3, groups=2), lambda: nn.ConvTranspose1d(4, 6, 3, groups=2)])
+def test_groups_of_a_plain_weight_are_read_as_registration_cuts_them(tmp_path, layer):
+    class Plain(Regression):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer()
+
+    model = Plain()
+    twin = register_svd_parametrization(copy.deepcopy(model.layer), chunks=2)
+    monitor = SpectralMonitor(weights=(), dense="layer.*", per_gate=True)
+    run = trainer(tmp_path, monitor)
+    run.fit(model, vectors(2))
+    sigma = singular_values(twin).detach()
+    torch.testing.assert_close(monitor.history["layer.weight"][-1], sigma.flatten())
+    expected = spectral_statistics(sigma)["condition_number"]
+    assert run.callback_metrics["condition_number-layer.weight"].item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_histograms_reach_tensorboard(tmp_path):

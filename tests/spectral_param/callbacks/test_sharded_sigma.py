@@ -5,7 +5,8 @@ from torch import nn
 
 from spectral_param import Band, Fixed, register_svd_parametrization
 from spectral_param.callbacks.patterns import parametrized_weights
-from spectral_param.callbacks.sharded_sigma import dense_singular_values, gate_names, trained_singular_values
+from spectral_param.callbacks.sharded_sigma import dense_singular_values, trained_singular_values
+from spectral_param.parametrization.blocks import gate_names
 from tests.spectral_param.callbacks.small_runs import trainer
 
 
@@ -42,7 +43,7 @@ def test_negative_sigma_is_read_as_a_singular_value(alone):
 
 def test_dense_values_by_block_of_any_shape_and_dtype():
     weight = torch.randn(8, 3, 2, dtype=torch.bfloat16)
-    found = dense_singular_values(weight, blocks=2)
+    found = dense_singular_values(nn.Conv1d(3, 8, 2), weight, 2)
     assert found.shape == (2, 4)
     for block, values in zip(weight.float().reshape(2, 4, 6), found, strict=True):
         torch.testing.assert_close(values, torch.linalg.svdvals(block))
