@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.sigma import SigmaMap
-from spectral_param.sigma.level import beside, holds, said
+from spectral_param.sigma.level import describe, everywhere, like
 from spectral_param.torch_state.precision import wide
 
 
@@ -23,8 +23,8 @@ def check_clip(sigma_map: SigmaMap, low: float, high: float) -> None:
     if not 0 <= low <= high:
         raise ValueError(f"min, max: expected 0 <= min <= max, got {low} and {high}.")
     as_positive, as_negative = _reaches(sigma_map, low, high)
-    if not holds(as_positive | as_negative):
-        reach = f"{said(sigma_map.low)} to {said(sigma_map.high)}"
+    if not everywhere(as_positive | as_negative):
+        reach = f"{describe(sigma_map.low)} to {describe(sigma_map.high)}"
         some = "" if isinstance(sigma_map.low, float) else " for some σ"
         raise ValueError(f"min, max: {sigma_map} reaches σ from {reach}, none of them in [{low}, {high}]{some}.")
 
@@ -44,7 +44,7 @@ def clipped(sigma_map: SigmaMap, raw: Tensor, low: float, high: float) -> Tensor
     sigma = sigma_map(wide(raw))
     size = sigma.abs().clamp(low, high)
     signed = size.copysign(sigma)
-    as_positive, as_negative = (beside(side, sigma) for side in _reaches(sigma_map, low, high))
+    as_positive, as_negative = (like(side, sigma) for side in _reaches(sigma_map, low, high))
     keeps_sign = torch.where(sigma.signbit(), as_negative, as_positive)
     moved = sigma_map.inverse(torch.where(keeps_sign.bool(), signed, -signed))
     return torch.where(size == sigma.abs(), raw, moved.to(raw.dtype))

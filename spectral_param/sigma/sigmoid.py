@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.sigma.level import beside
+from spectral_param.sigma.level import like
 from spectral_param.sigma.map import SigmaMap
 
 _EDGE = 1e-5  # of the width: nearer to an edge a σ is taken to be at it, its gradient lost in rounding
@@ -17,7 +17,7 @@ class SigmoidMap(SigmaMap):
 
     def inverse(self, sigma: Tensor) -> Tensor:
         """Raw = logit((σ - low) / (high - low)); σ at or beyond an edge is moved 2 % of the width inside."""
-        low, high = beside(self.low, sigma), beside(self.high, sigma)
+        low, high = like(self.low, sigma), like(self.high, sigma)
         share = (sigma - low) / (high - low)
         share = torch.where(share < _EDGE, _INSIDE, torch.where(share > 1 - _EDGE, 1 - _INSIDE, share))
         return torch.logit(share)
@@ -29,5 +29,5 @@ class SigmoidMap(SigmaMap):
 
     def _within(self, sigma: Tensor) -> Tensor:
         """Takes off what rounding put beyond an edge."""
-        low, high = beside(self.low, sigma), beside(self.high, sigma)
+        low, high = like(self.low, sigma), like(self.high, sigma)
         return sigma.clamp(low, high)  # type: ignore[arg-type]  # both are numbers or both tensors
