@@ -70,9 +70,9 @@ class Band(SigmoidMap):
         return self.center
 
     def forward(self, raw: Tensor) -> Tensor:
-        """σ = 2 r (sigmoid(raw) - ½) + center."""
+        """σ = 2 r (sigmoid(raw) - ½) + center, where 2 sigmoid(raw) - 1 = tanh(raw / 2), which does not cancel at 0."""
         radius, center = like(self.radius, raw), like(self.center, raw)
-        return self._within(2 * radius * (torch.sigmoid(raw) - 0.5) + center)
+        return self._within(radius * torch.tanh(raw / 2) + center)
 
     def extra_repr(self) -> str:
         """Radius and center, for printing."""

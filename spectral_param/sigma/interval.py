@@ -51,8 +51,11 @@ class Interval(SigmoidMap):
 
     def forward(self, raw: Tensor) -> Tensor:
         """σ = low + (high - low) sigmoid(raw)."""
-        low, high = like(self.low, raw), like(self.high, raw)
-        return self._within(low + (high - low) * torch.sigmoid(raw))
+        low, high, middle = (like(level, raw) for level in (self.low, self.high, self.start))
+        width = high - low
+        sigma = low + width * torch.sigmoid(raw)
+        near_middle = middle + width * (torch.tanh(raw / 2) / 2)  # the same, which does not cancel where middle is 0
+        return self._within(torch.where(raw.abs() < 1, near_middle, sigma))
 
     def extra_repr(self) -> str:
         """The edges, for printing."""

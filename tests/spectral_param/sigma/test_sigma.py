@@ -111,6 +111,40 @@ def test_formulas():
         assert MAPS[name](raw).tolist() == pytest.approx(values, rel=1e-14)
 
 
+@pytest.mark.parametrize(
+    "sigma_map",
+    [Band(1.0, center=0.0), Band(torch.full((4,), 1.0), 0.0), Interval(-1.0, 1.0), Interval(-torch.ones(4), 1)],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_near_a_center_at_zero_sigma_is_exact_to_rounding(sigma_map, dtype):
+    raw = torch.tensor([1e-8, -1e-6, 1e-3, 0.9], dtype=dtype)
+    expected = [math.tanh(x / 2) for x in raw.tolist()]
+    eps = torch.finfo(dtype).eps
+    assert sigma_map(raw).tolist() == pytest.approx(expected, rel=4 * eps)
+    assert sigma_map.inverse(sigma_map(raw)).tolist() == pytest.approx(raw.tolist(), rel=16 * eps)
+    slopes = [(1 - y * y) / 2 for y in expected]
+    assert gradient(sigma_map, raw).tolist() == pytest.approx(slopes, rel=8 * eps)
+
+
+@pytest.mark.parametrize("sigma_map", [Band(0.1), Band(2.0, center=-1.0), Interval(-1.0, 3.0), Bounded(2.0)])
+def test_float32_values_and_gradients_are_those_of_float64(sigma_map):
+    raw = torch.linspace(-9, 9, 2001)
+    low, high = sigma_map.low, sigma_map.high
+    exact = [low + (high - low) / (1 + math.exp(-x)) for x in raw.tolist()]
+    size = max(abs(low), abs(high))
+    torch.testing.assert_close(sigma_map(raw).double(), torch.tensor(exact).double(), rtol=0, atol=2e-7 * size)
+    slopes = [(high - low) / (2 + 2 * math.cosh(x)) for x in raw.tolist()]
+    torch.testing.assert_close(gradient(sigma_map, raw), torch.tensor(slopes), rtol=1e-3, atol=0)
+
+
+def test_a_bound_keeps_what_is_small():
+    raw = torch.tensor([-30.0, -20.0, -5.0])
+    expected = [2.5 / (1 + math.exp(-x)) for x in raw.tolist()]
+    assert Bounded(2.5)(raw).tolist() == pytest.approx(expected, rel=1e-6)
+    sigma = torch.tensor([2e-3, 0.1, 1.2])
+    assert torch.allclose(Bounded(2.5)(Bounded(2.5).inverse(sigma)), sigma, rtol=1e-6, atol=0)
+
+
 # ---------------------------------------------------------------------------------------------- the ends of the numbers
 
 
