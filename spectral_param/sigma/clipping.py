@@ -46,8 +46,20 @@ def clipped(sigma_map: SigmaMap, raw: Tensor, low: float, high: float) -> Tensor
     signed = size.copysign(sigma)
     as_positive, as_negative = (like(side, sigma) for side in _reaches(sigma_map, low, high))
     keeps_sign = torch.where(sigma.signbit(), as_negative, as_positive)
-    moved = sigma_map.inverse(torch.where(keeps_sign.bool(), signed, -signed))
-    return torch.where(size == sigma.abs(), raw, moved.to(raw.dtype))
+    signed = torch.where(keeps_sign.bool(), signed, -signed)
+    moved = sigma_map.inverse(signed).to(raw.dtype)
+    if raw.dtype.itemsize < 4:
+        moved = _rounded_inwards(sigma_map, moved, signed, low, high)
+    return torch.where(size == sigma.abs(), raw, moved)
+
+
+def _rounded_inwards(sigma_map: SigmaMap, raw: Tensor, sigma: Tensor, low: float, high: float) -> Tensor:
+    """One or two raw numbers further where rounding to half precision took |σ| out of [low, high]."""
+    size = sigma_map(raw.float()).abs()
+    too_small = size < low
+    rises = (too_small == (sigma > 0)).to(raw.dtype)
+    step = (2 * rises - 1) * raw.abs() * torch.finfo(raw.dtype).eps
+    return torch.where(too_small | (size > high), raw + step, raw)
 
 
 def _reaches(sigma_map: SigmaMap, low: float, high: float) -> tuple[bool | Tensor, bool | Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ Level = float | Tensor
 
 
 def checked(name: str, level: Level) -> Level:
-    """Checks a level and makes it a float, or a tensor of its own in float32 or float64.
+    """Checks a level and makes it a float, or a tensor of its own in float32 or float64. NumPy's numbers are numbers.
 
     Raises:
         TypeError: if it is neither a number nor a floating tensor.
@@ -34,7 +35,7 @@ def checked(name: str, level: Level) -> Level:
         return level
     if isinstance(level, Tensor):
         level = level.item()
-    if isinstance(level, bool) or not isinstance(level, (int, float)):
+    if isinstance(level, bool) or not isinstance(level, Real):
         raise TypeError(f"{name}: expected a number or a floating tensor, got {type(level).__name__}.")
     if not math.isfinite(level):
         raise ValueError(f"{name}: expected a finite number, got {level}.")

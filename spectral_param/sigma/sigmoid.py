@@ -18,6 +18,8 @@ class SigmoidMap(SigmaMap):
 
     def inverse(self, sigma: Tensor) -> Tensor:
         """``raw = logit((σ - low) / (high - low))``; σ at or beyond an edge is moved 2 % of the width inside."""
+        if self._are_lost:
+            self.check_levels()
         low, high, middle = (like(level, sigma) for level in (self.low, self.high, self.start))
         share = (sigma - low) / (high - low)
         share = torch.where(share < _EDGE, _INSIDE, torch.where(share > 1 - _EDGE, 1 - _INSIDE, share))
@@ -32,5 +34,7 @@ class SigmoidMap(SigmaMap):
 
     def _within(self, sigma: Tensor) -> Tensor:
         """Takes off what rounding put beyond an edge."""
+        if self._are_lost:
+            self.check_levels()
         low, high = like(self.low, sigma), like(self.high, sigma)
         return sigma.clamp(low, high)  # type: ignore[arg-type]  # both are numbers or both tensors
