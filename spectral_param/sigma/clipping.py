@@ -53,6 +53,35 @@ def clipped(sigma_map: SigmaMap, raw: Tensor, low: float, high: float) -> Tensor
     return torch.where(size == sigma.abs(), raw, moved)
 
 
+def side_of(sigma_map: SigmaMap, raw: Tensor) -> Tensor:
+    """1 where σ is positive, -1 where it is negative; what :func:`returned` has to know from before a step.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param import Unconstrained
+        >>> from spectral_param.sigma.clipping import side_of
+        >>> side_of(Unconstrained(), torch.tensor([0.5, -2.0]))
+        tensor([ 1., -1.])
+    """
+    sigma = sigma_map(wide(raw.detach()))
+    return torch.ones_like(sigma).copysign(sigma)
+
+
+def returned(sigma_map: SigmaMap, raw: Tensor, side: Tensor, low: float) -> Tensor:
+    """Raw numbers of which those whose σ has come to the other side of 0 are back at |σ| = low, on their own side.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param import Unconstrained
+        >>> from spectral_param.sigma.clipping import returned
+        >>> returned(Unconstrained(), torch.tensor([-0.3, -0.3, 0.3]), torch.tensor([1.0, -1.0, 1.0]), 0.9)
+        tensor([ 0.9000, -0.3000,  0.3000])
+    """
+    sigma = sigma_map(wide(raw))
+    has_crossed = (sigma.signbit() != side.signbit()) & ~sigma.isnan()
+    return torch.where(has_crossed, sigma_map.inverse(low * side).to(raw.dtype), raw)
+
+
 def _rounded_inwards(sigma_map: SigmaMap, raw: Tensor, sigma: Tensor, low: float, high: float) -> Tensor:
     """One or two raw numbers further where rounding to half precision took |σ| out of [low, high]."""
     size = sigma_map(raw.float()).abs()
