@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import lightning
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 
 import spectral_param
 from spectral_param.callbacks.logging import current_step, write
@@ -35,7 +36,7 @@ class Recorder(Callback):
             ``ModelCheckpoint`` create folders when it monitors such a number.
         max_readings: the most readings to keep; see :class:`~spectral_param.report.history.History`.
         report: writes ``spectral_report.html`` into the Trainer's ``log_dir`` at the end of fit, one page for all
-            monitors; needs a logger, whose folder that is.
+            monitors; needs a logger, whose folder that is. Should that fail, a warning says why.
 
     Raises:
         ValueError: if an interval is not positive, both are given, or ``max_readings`` is less than 2.
@@ -102,7 +103,13 @@ class Recorder(Callback):
             return
         folder = trainer.log_dir  # asked on every rank, being a broadcast
         if folder is not None and trainer.is_global_zero:
-            publish(trainer, pl_module, [monitor.state_dict() for monitor in monitors], Path(folder))
+            try:
+                publish(trainer, pl_module, [monitor.state_dict() for monitor in monitors], Path(folder))
+            except Exception as error:  # whatever it is, what has been trained is worth more than a page about it
+                rank_zero_warn(
+                    f"The report on singular values is not written, since {type(error).__name__}: {error}. "
+                    f"Training is done; `python -m spectral_param report {folder}` tries again."
+                )
 
     def figures(self) -> dict[str, Figure]:
         """Draws what has been read so far: matplotlib figures by title; see :mod:`spectral_param.report.figures`."""

@@ -6,6 +6,7 @@ import base64
 import html
 import io
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,11 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 
 
 def write_report(run: Run, path: str | Path, album: Mapping[str, Figure] | None = None) -> Path:
-    """Writes the page about a run.
+    """Writes the page about a run, whole or not at all.
 
     Args:
         run: readings of a run.
-        path: the file to write; its folder is made where it is missing.
+        path: the file to write, or to replace; its folder is made where it is missing.
         album: pictures by title; ``None``: those of :func:`~spectral_param.report.album.draw`.
 
     Returns:
@@ -46,12 +47,18 @@ def write_report(run: Run, path: str | Path, album: Mapping[str, Figure] | None 
         >>> from spectral_param.report.page import Run, write_report
         >>> run = Run(name="demo", sigma={"weight": (np.arange(3.0), np.ones((3, 4)))})
         >>> path = write_report(run, f"{tempfile.mkdtemp()}/page.html")
-        >>> path.read_text()[:15]
+        >>> path.read_text(encoding="utf-8")[:15]
         '<!DOCTYPE html>'
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(run, draw(run) if album is None else album), encoding="utf-8")
+    text = page(run, draw(run) if album is None else album)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")  # so that what stands under the name is always whole
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
     return path
 
 

@@ -1,5 +1,6 @@
 import copy
 import csv
+import math
 
 import pytest
 import torch
@@ -262,6 +263,23 @@ def test_histograms_reach_tensorboard(tmp_path):
     assert [event.step for event in histograms] == [0, 4]
     assert [event.histogram_value.num for event in histograms] == [4, 4]
     assert "sigma_max-first.weight" in events.Tags()["scalars"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
+def test_a_run_that_is_lost_goes_on_with_the_histograms_that_there_are(tmp_path, value):
+    class Lost(Regression):
+        def on_before_optimizer_step(self, optimizer):
+            if self.trainer.global_step == 2:
+                with torch.no_grad():
+                    for parameter in self.parameters():
+                        parameter.fill_(value)
+
+    logger = TensorBoardLogger(tmp_path)
+    monitor = SpectralMonitor(every_n_steps=1, histograms=True, dense="second.*")
+    trainer(tmp_path, monitor, logger=logger).fit(Lost(), vectors(5))
+    events = EventAccumulator(logger.log_dir, size_guidance={"histograms": 0}).Reload()
+    assert [event.step for event in events.Histograms("first.weight")] == [0, 1, 2]
+    assert monitor.history.steps == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo at self.log
