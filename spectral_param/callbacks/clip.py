@@ -25,6 +25,7 @@ from spectral_param.callbacks.patterns import (
     parametrized_weights,
     plain_weights,
     warn_unmatched,
+    warn_unpruned,
     warn_untrained,
 )
 from spectral_param.callbacks.sharded_sigma import has_flat_shards
@@ -106,6 +107,7 @@ class SpectralClip(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Clips what training begins with, averages too, and hooks the optimizers."""
         warn_untrained(pl_module, trainer.optimizers)
+        warn_unpruned(trainer, pl_module)
         trained, plain = self._chosen(pl_module)
         optimizers = trainer.optimizers
         sides: dict[str, Tensor] = {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -103,9 +104,10 @@ class GradientNormMonitor(Recorder):
             max_readings=max_readings,
             report=report,
         )
-        self.times = times if isinstance(times, int) else tuple(times)
-        if not all(isinstance(t, int) for t in (self.times if isinstance(self.times, tuple) else ())):
+        given = tuple(times) if isinstance(times, Iterable) else (times,)
+        if not all(isinstance(t, Integral) for t in given):
             raise TypeError(f"times: expected integers, got {times!r}.")
+        self.times = tuple(map(int, given)) if isinstance(times, Iterable) else int(times)
         if self.times == () or (isinstance(self.times, int) and self.times < 1):
             raise ValueError(f"times: expected at least one, got {times!r}.")
         self.recurrent = as_patterns("recurrent", recurrent)

@@ -18,6 +18,7 @@ from spectral_param.callbacks.patterns import (
     parametrized_weights,
     plain_weights,
     warn_unmatched,
+    warn_unpruned,
     warn_untrained,
 )
 from spectral_param.callbacks.recorder import Recorder
@@ -109,7 +110,7 @@ class SpectralMonitor(Recorder):
             raise ValueError(f"statistics: expected some of {STATISTICS}, got {unknown}.")
         self.per_gate = per_gate
         self.statistics = tuple(statistics)
-        self.center = center
+        self.center = float(center)  # goes into checkpoints, which hold plain numbers alone
         self.histograms = histograms
         self.described: dict[str, dict[str, Any]] = {}
         self._pending: dict[str, Tensor] | None = None
@@ -136,6 +137,7 @@ class SpectralMonitor(Recorder):
                 "dense: expected no pattern under FSDPStrategy, whose flat shards have no singular values."
             )
         warn_untrained(pl_module, trainer.optimizers)
+        warn_unpruned(trainer, pl_module)
         trained = parametrized_weights(pl_module, self.weights)
         plain = plain_weights(pl_module, self.dense)
         warn_unmatched("weights", self.weights, trained, "weight in SVD form")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelPruning
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
@@ -87,6 +89,21 @@ def warn_untrained(model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
         rank_zero_warn(
             f"No optimizer holds the factors of {', '.join(idle)}: register weights before "
             "configure_optimizers, in __init__ or configure_model."
+        )
+
+
+def warn_unpruned(trainer: Trainer, model: nn.Module) -> None:
+    """Warns where Lightning's ``ModelPruning`` is at work, which takes parameters alone and so no weight in SVD form.
+
+    Warns:
+        UserWarning: that names these weights.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set from outside
+    weights = parametrized_weights(model, ["*"])
+    if weights and any(isinstance(callback, ModelPruning) for callback in callbacks):
+        rank_zero_warn(
+            f"ModelPruning passes over {', '.join(weights)}, which are computed from factors: prune them after "
+            "remove_svd_parametrization."
         )
 
 

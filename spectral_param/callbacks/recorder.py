@@ -59,8 +59,8 @@ class Recorder(Callback):
                 raise ValueError(f"{name}: expected a positive number, got {interval}.")
         if max_readings < 2:
             raise ValueError(f"max_readings: expected at least 2, got {max_readings}.")
-        self.every_n_steps = every_n_steps
-        self.every_n_epochs = every_n_epochs
+        self.every_n_steps = None if every_n_steps is None else int(every_n_steps)  # not NumPy's, in the state's name
+        self.every_n_epochs = None if every_n_epochs is None else int(every_n_epochs)
         self.prog_bar = prog_bar
         self.separator = separator
         self.report = report

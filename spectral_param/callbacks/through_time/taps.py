@@ -75,16 +75,16 @@ class Taps:
             self.weights[name.removesuffix(f".{tensor_name}")][tensor_name] = name
         elif is_linear(layer):
             self._on_linear(name, layer)
-        build = parametrization.forward
 
-        def heard(*factors: Tensor) -> Tensor:
-            weight = build(*factors)
+        def listen(weight: Tensor) -> None:
             if not any(layer is running for running in self._running):
                 self._listen(weight, lambda gradient: self.add(name, gradient))
-            return weight
 
-        parametrization.forward = heard  # type: ignore[method-assign]  # a hook would make the layer build W
-        self._until_closed(lambda: delattr(parametrization, "forward"))
+        heard = parametrization.forward
+        if not isinstance(heard, _Heard):  # by another monitor already
+            heard = parametrization.forward = _Heard(heard)  # type: ignore[method-assign]  # for a hook W would be built
+        heard.listeners.append(listen)
+        self._until_closed(lambda: heard.let_go(parametrization, listen))
 
     def _on_linear(self, name: str, layer: nn.Module) -> None:
         def before(layer: nn.Module, args: tuple[Any, ...]) -> None:
@@ -118,6 +118,26 @@ class Taps:
 
     def _until_closed(self, undo: Callable[[], None]) -> None:
         self._cleanup.callback(undo)
+
+
+class _Heard:
+    """Stands in the place of a parametrization's ``forward`` as long as somebody listens to what it builds."""
+
+    def __init__(self, build: Callable[..., Tensor]) -> None:
+        self.build = build
+        self.listeners: list[Callable[[Tensor], None]] = []
+
+    def __call__(self, *factors: Tensor) -> Tensor:
+        weight = self.build(*factors)
+        for listen in self.listeners:
+            listen(weight)
+        return weight
+
+    def let_go(self, parametrization: SVDParametrization, listen: Callable[[Tensor], None]) -> None:
+        """Takes a listener off, and with the last one everything."""
+        self.listeners.remove(listen)
+        if not self.listeners:
+            del parametrization.forward
 
 
 def _rows(tensor: Tensor) -> Tensor:
