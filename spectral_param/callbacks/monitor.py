@@ -222,7 +222,7 @@ class SpectralMonitor(Recorder):
             for statistic in self.statistics:
                 numbers[f"{statistic}{self.separator}{name}"] = values[statistic]
         if margins:
-            numbers["spectral_margin"] = max(margins)
+            numbers["spectral_margin"] = torch.tensor(margins, dtype=torch.float64).max().item()  # NaN where one is
         return numbers
 
     def _chunks(self, model: nn.Module, name: str) -> int:

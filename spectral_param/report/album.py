@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
+import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
@@ -57,7 +58,8 @@ def _drawn_as_written(run: Run) -> Run:
 
 
 def _pictures(run: Run) -> Iterator[tuple[str, Figure]]:
-    worst = sorted(run.margins, key=lambda name: -run.margins[name][1][-1])[:MOST]
+    last = {name: np.nan_to_num(margin[-1], nan=np.inf) for name, (_, margin) in run.margins.items()}
+    worst = sorted(last, key=lambda name: -last[name])[:MOST]
     curves = _curves(run, worst)
     if curves:
         radii = {(high - low) / 2 for name, (low, high) in _bands(run).items() if name in worst}

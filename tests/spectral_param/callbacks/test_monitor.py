@@ -265,6 +265,12 @@ def test_histograms_reach_tensorboard(tmp_path):
     assert "sigma_max-first.weight" in events.Tags()["scalars"]
 
 
+def test_the_margin_of_the_model_is_not_a_number_where_that_of_a_weight_is_not():
+    good, lost = torch.tensor([[1.0, 1.1]]), torch.tensor([[1.0, math.nan]])
+    for readings in ({"a": good, "b": lost}, {"a": lost, "b": good}):
+        assert math.isnan(SpectralMonitor().summary(readings)["spectral_margin"])
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
 def test_a_run_that_is_lost_goes_on_with_the_histograms_that_there_are(tmp_path, value):
     class Lost(Regression):

@@ -315,6 +315,14 @@ def test_a_run_is_read_and_reported_under_an_ascii_locale(finished, tmp_path):
     assert "σ.weight_hh_l0" in Page((tmp_path / FILE_NAME).read_text(encoding="utf-8")).cells
 
 
+def test_a_weight_that_is_lost_is_among_the_worst():
+    margins = {f"layer.{i}": (np.arange(2.0), np.array([0.1, 0.1 * i])) for i in range(9)}
+    margins["lost"] = (np.arange(2.0), np.array([0.1, math.nan]))
+    album = draw(Run(margins=margins))
+    drawn = [text.get_text() for text in album["Margin, gradient and loss"].legends[0].get_texts()]
+    assert drawn == ["lost", *(f"layer.{i}" for i in range(8, 3, -1))]
+
+
 def test_an_empty_run_has_an_empty_page():
     assert Page(page(Run(), {})).headings == ["Singular values"]
 
