@@ -12,8 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from spectral_param.parametrization.svd import SVDParametrization
 
-_INNER = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module", "_forward_module")
-_WRAPPERS = re.compile(rf"\b({'|'.join(_INNER)})\.")
+_WRAPPERS = re.compile(r"\b(_fsdp_wrapped_module|_orig_mod|_checkpoint_wrapped_module|_forward_module)\.")
 _OWNERS_OF_MODULE = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
 
 
@@ -35,16 +34,15 @@ def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         >>> [name for name, _ in named_modules(nn.DataParallel(nn.Sequential(nn.Linear(2, 2))))]
         ['', '', '0']
     """
-    found: dict[str, tuple[str, nn.Module]] = {}  # by name with wrappers; an owner comes before what it holds
+    wrapped: list[str] = []  # how paths into wrappers begin; a wrapper comes before what it holds
     for path, module in model.named_modules():
-        name = path
-        if path:
-            parent, _, child = path.rpartition(".")
-            name, owner = found[parent]
-            if child not in _INNER and not (child == "module" and isinstance(owner, _OWNERS_OF_MODULE)):
-                name = f"{name}.{child}" if name else child
-        found[path] = name, module
-        yield name, module
+        name = f"{path}." if path else ""
+        for prefix in reversed(wrapped):
+            if name.startswith(prefix):
+                name = prefix.removesuffix("module.") + name.removeprefix(prefix)
+        yield _WRAPPERS.sub("", name).removesuffix("."), module
+        if isinstance(module, _OWNERS_OF_MODULE):
+            wrapped.append(f"{path}.module.".removeprefix("."))
 
 
 def qualified_name(list_name: str) -> str:

@@ -54,8 +54,10 @@ class Interval(SigmoidMap):
         low, high, middle = (like(level, raw) for level in (self.low, self.high, self.start))
         width = high - low
         sigma = low + width * torch.sigmoid(raw)
-        near_middle = middle + width * (torch.tanh(raw / 2) / 2)  # the same, which does not cancel where middle is 0
-        return self._within(torch.where(raw.abs() < 1, near_middle, sigma))
+        if isinstance(self.low, Tensor) or low < 0 < high:  # else nothing cancels
+            near_middle = middle + width * (torch.tanh(raw / 2) / 2)
+            sigma = torch.where(raw.abs() < 1, near_middle, sigma)
+        return self._within(sigma)
 
     def extra_repr(self) -> str:
         """The edges, for printing."""
