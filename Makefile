@@ -32,7 +32,7 @@ format: $(READY) ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: $(READY) ## check the types of spectral_param
+types: $(READY) ## check the types
 	$(BIN)/mypy
 
 bench: $(READY) ## time against plain layers

@@ -1,4 +1,9 @@
-"""The paper's Algorithms 1 to 3 as written: reflectors are applied one by one, and the gradients are its formulas."""
+"""The paper's Algorithms 1 to 3: reflectors are applied one by one, and the gradients are its formulas.
+
+Two indices are put right: the backward loops of Algorithm 1 give Hgrad what a reflector was applied to, where the paper
+prints its result, and the states of U in the loop over V. The gradient is the last line of Eq. 6; the line before it is
+misprinted.
+"""
 
 from __future__ import annotations
 

@@ -2,14 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from lightning import LightningDataModule
 from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+from datamodules.resumable import ResumableLoader
+
 Batch = tuple[Tensor, Tensor]
+Loader = TypeVar("Loader", bound=DataLoader[Batch])
 
 
 class BatchedDataset(Dataset[Batch]):
@@ -35,7 +38,7 @@ class BatchedDataModule(LightningDataModule, ABC):
 
     ``setup`` of a subclass sets :attr:`train_set` and :attr:`val_set` to fit, :attr:`test_set` to
     test and predict. The order of the training samples is a function of ``seed`` and the epoch
-    alone, so a run that is resumed at the end of an epoch goes on as if never interrupted. Each
+    alone, so a run that is resumed, within an epoch too, goes on as if never interrupted. Each
     rank gets its own share; of the training samples those that leave an uneven rest are left out,
     validation and test are never padded.
 
@@ -69,7 +72,9 @@ class BatchedDataModule(LightningDataModule, ABC):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Returns the loader of the training samples, in a new order each epoch."""
-        return self._loader(self.train_set, self._train_sampler(**self._share()))
+        loader = self._loader(self.train_set, self._train_sampler(**self._share()), ResumableLoader)
+        loader.trainer = self.trainer
+        return loader
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Returns the loader of the validation samples, in order."""
@@ -88,15 +93,15 @@ class BatchedDataModule(LightningDataModule, ABC):
 
     def _evaluation_loader(self, dataset: BatchedDataset) -> DataLoader[Batch]:
         sampler = UnrepeatedDistributedSampler(dataset, **self._share(), shuffle=False)
-        return self._loader(dataset, sampler)
+        return self._loader(dataset, sampler, DataLoader)
 
     def _share(self) -> dict[str, int]:
         """The number of processes that share the data, and this one's rank among them."""
         strategy_share = self.trainer.distributed_sampler_kwargs if self.trainer else None
         return strategy_share or {"num_replicas": 1, "rank": 0}
 
-    def _loader(self, dataset: BatchedDataset, sampler: DistributedSampler[int]) -> DataLoader[Batch]:
-        return DataLoader(
+    def _loader(self, dataset: BatchedDataset, sampler: DistributedSampler[int], kind: type[Loader]) -> Loader:
+        return kind(
             dataset,
             batch_size=self.batch_size,
             sampler=sampler,

@@ -1,17 +1,13 @@
-"""Files of data sets: finding them, reading them whole, and fetching the ones that are missing."""
+"""Files of data sets: finding them, fetching the ones that are missing, and reading them whole."""
 
+import codecs
 import gzip
-import hashlib
+import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
-CHUNK = 1 << 20
-TIMEOUT = 60  # seconds without an answer
-RANGE_NOT_SATISFIABLE = 416
-PARTIAL_CONTENT = 206
+from datamodules.downloads import fetch
 
 
 @dataclass(frozen=True)
@@ -86,64 +82,39 @@ def read_file(path: Path) -> bytes:
         ) from error
 
 
-def fetch(url: str, path: Path, sha256: str | None = None) -> None:
-    """Downloads a file; it appears under its name only when it is whole.
-
-    What has come so far is kept beside it as ``.part``, from which the next call goes on where the server can; a part
-    that leads to a wrong checksum is dropped and the download starts again.
-
-    Args:
-        url: where the file is.
-        path: where it shall be; its folder is made.
-        sha256: its checksum, in hexadecimal digits; None: not checked.
+def text_of(content: bytes, path: Path) -> str:
+    r"""Decodes what was read of a text in UTF-8, with a byte-order mark or without.
 
     Raises:
-        OSError: if the folder cannot be written to, or the download fails or breaks off.
-        ValueError: if the file has another checksum. Nothing is kept of it.
+        ValueError: if it is in another encoding; it names the ``path``, the line and the byte.
+
+    Example:
+        >>> text_of("\ufeffé".encode(), Path("train.txt"))
+        'é'
+        >>> text_of("no\né".encode("latin1"), Path("train.txt"))
+        Traceback (most recent call last):
+        ValueError: train.txt: expected a text in UTF-8, got the byte 0xe9 in line 2, at position 3; save it as UTF-8.
     """
-    part = path.with_name(f"{path.name}.part")
+    content = content.removeprefix(codecs.BOM_UTF8)
+    wrong = content.find(0)  # as in UTF-16
+    text = ""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.open("ab").close()
-    except OSError as error:
-        raise OSError(f"root: {path} is missing and cannot be written ({error}).") from error
-    resumed = part.stat().st_size > 0
-    try:
-        _append(url, part)
-    except (URLError, OSError) as error:
-        if part.stat().st_size == 0:
-            part.unlink()
-        raise OSError(f"root: {path} is missing and {url} could not be downloaded ({error}).") from error
-
-    found = _sha256(part)
-    if sha256 is not None and found != sha256:
-        part.unlink()
-        if resumed:
-            return fetch(url, path, sha256)
-        raise ValueError(f"{url}: expected a file with the sha256 {sha256}, got {found}.")
-    part.replace(path)
+        text = content.decode("utf8")
+    except UnicodeDecodeError as error:
+        wrong = error.start
+    if wrong >= 0:
+        line = content.count(b"\n", 0, wrong) + 1
+        raise ValueError(
+            f"{path}: expected a text in UTF-8, got the byte 0x{content[wrong]:02x} in line {line}, "
+            f"at position {wrong}; save it as UTF-8."
+        )
+    return text
 
 
-def _append(url: str, part: Path) -> None:
-    done = part.stat().st_size
-    try:
-        response = urlopen(Request(url, headers={"Range": f"bytes={done}-"} if done else {}), timeout=TIMEOUT)
-    except HTTPError as error:
-        if error.code != RANGE_NOT_SATISFIABLE:
-            raise
-        part.write_bytes(b"")
-        return _append(url, part)
-    with response, part.open("ab" if response.status == PARTIAL_CONTENT else "wb") as file:
-        expected, got = response.headers.get("Content-Length"), 0
-        while block := response.read(CHUNK):
-            got += file.write(block)
-    if expected is not None and got < int(expected):
-        raise OSError(f"it broke off after {part.stat().st_size} bytes; run again to go on")
+def read_lines(path: Path) -> list[str]:
+    """Reads the lines of a text in UTF-8, extracted if it ends in ``.gz``, whatever system's ends of lines it has.
 
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(CHUNK):
-            digest.update(block)
-    return digest.hexdigest()
+    Raises:
+        ValueError: if a ``.gz`` is damaged, or the text is in another encoding.
+    """
+    return re.split("\r\n|\r|\n", text_of(read_file(path), path))

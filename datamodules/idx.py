@@ -24,7 +24,7 @@ def read_idx(path: Path) -> Tensor:
         A uint8 tensor of the dimensions that the file states.
 
     Raises:
-        ValueError: if the file is cut short, damaged, or holds anything but unsigned bytes.
+        ValueError: if the file is cut short, damaged, holds anything but unsigned bytes, or nothing.
 
     Example:
         >>> import tempfile
@@ -39,6 +39,10 @@ def read_idx(path: Path) -> Tensor:
         raise ValueError(f"{path}: expected an idx file of unsigned bytes, got one that begins {content[:4].hex()}.")
     start = 4 + 4 * content[3]
     shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4)]
+    if len(content) < start or not shape or not all(shape):
+        raise ValueError(
+            f"{path}: expected entries in each dimension, got {len(content)} bytes of shape {tuple(shape)}."
+        )
     if len(content) - start != math.prod(shape):
         raise ValueError(
             f"{path}: expected {math.prod(shape)} bytes of shape {tuple(shape)}, "

@@ -32,7 +32,7 @@ class MNIST(BatchedDataModule):
         download: whether ``prepare_data`` may download what is missing.
 
     Raises:
-        ValueError: when ``val_size`` leaves no image on one side.
+        ValueError: when ``val_size`` leaves no image on one side, or files are damaged or do not fit each other.
         FileNotFoundError: when a file is missing and ``download`` is false.
     """
 
@@ -91,8 +91,7 @@ class MNIST(BatchedDataModule):
 
     def _read(self, part: str) -> Batch:
         """Images ``(n, 784)``, uint8, and labels ``(n,)``, int64."""
-        images, labels = (read_idx(path) for path in mnist_files(self.root, part))
-        return images.flatten(1), labels.long()
+        return read_digits(*mnist_files(self.root, part))
 
 
 class Digits(BatchedDataset):
@@ -116,6 +115,32 @@ class Digits(BatchedDataset):
         """Returns the images at ``indices``, and their labels."""
         rows = torch.tensor(indices)
         return self.images[rows].reshape(len(rows), *self.shape) / 255, self.labels[rows]
+
+
+def read_digits(images_path: Path, labels_path: Path) -> Batch:
+    """Reads the images and the labels of one part of MNIST.
+
+    Args:
+        images_path: idx file of shape ``(n, 28, 28)``.
+        labels_path: idx file of shape ``(n,)``, of the numbers 0 to 9.
+
+    Returns:
+        Images ``(n, 784)``, uint8, and labels ``(n,)``, int64.
+
+    Raises:
+        ValueError: if a file is damaged, or holds other than that; it names the file.
+    """
+    images, labels = read_idx(images_path), read_idx(labels_path)
+    if images.shape[1:] != (28, 28):
+        raise ValueError(f"{images_path}: expected images of shape (n, 28, 28), got {tuple(images.shape)}.")
+    if labels.shape != images.shape[:1]:
+        raise ValueError(
+            f"{labels_path}: expected labels of shape ({len(images)},), one for each image of {images_path.name}, "
+            f"got {tuple(labels.shape)}; remove both files and try again."
+        )
+    if labels.max() >= CLASSES:
+        raise ValueError(f"{labels_path}: expected labels from 0 to 9, got {labels.max()}; remove it and try again.")
+    return images.flatten(1), labels.long()
 
 
 def download_mnist(root: Path) -> None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 from xml.etree import ElementTree
 
 import torch
+from torch import Tensor
 
 from datamodules.arff import read_arff
 from datamodules.batched import Batch, BatchedDataModule
@@ -49,7 +50,8 @@ class MultiLabel(BatchedDataModule):
         download: whether ``prepare_data`` may download what is missing.
 
     Raises:
-        ValueError: if ``name`` is another, or a file does not hold the labels that the xml file names.
+        ValueError: if ``name`` is another, a file does not hold the labels that the xml file names, or the two files
+            have other features.
         FileNotFoundError: when a file is missing and ``download`` is false.
 
     Example:
@@ -75,6 +77,7 @@ class MultiLabel(BatchedDataModule):
         self.name = name
         self.root = Path(root)
         self.download = download
+        self._features: list[str] = []  # none before a file is read
 
     def prepare_data(self) -> None:
         """Downloads the files that are missing, checked by their sha256."""
@@ -86,56 +89,81 @@ class MultiLabel(BatchedDataModule):
         train, test, xml = self._files()
         labels = label_names(xml.find(self.root))
         if stage in (None, "fit", "validate") and not hasattr(self, "train_set"):
-            inputs, targets = read_samples(train.find(self.root), labels)
+            inputs, targets = self._read(train, labels)
+            if len(inputs) < 5:
+                path = train.find(self.root)
+                raise ValueError(f"{path}: expected 5 samples or more, one of them to validate, got {len(inputs)}.")
             order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(self.seed))
             val, rest = order[: len(order) // 5], order[len(order) // 5 :]
             self.train_set = Tensors(inputs[rest], targets[rest])
             self.val_set = Tensors(inputs[val], targets[val])
         if stage in (None, "test", "predict") and not hasattr(self, "test_set"):
-            self.test_set = Tensors(*read_samples(test.find(self.root), labels))
+            self.test_set = Tensors(*self._read(test, labels))
+
+    def _read(self, file: DataFile, labels: list[str]) -> Batch:
+        """Inputs and targets, of the same features as in the file that was read before."""
+        path = file.find(self.root)
+        names, inputs, targets = read_samples(path, labels)
+        if names != self._features and self._features:
+            raise ValueError(
+                f"{path}: expected the {len(self._features)} features of the other file of the set, in the same order, "
+                f"got {len(names)}, from {names[0]!r} to {names[-1]!r}."
+            )
+        self._features = names
+        return inputs, targets
 
     def _files(self) -> Iterable[DataFile]:
         for name in (f"{self.name}-train.arff", f"{self.name}-test.arff", f"{self.name}.xml"):
             yield DataFile(name, f"{SOURCES[self.name]}/{name}", SHA256[name])
 
 
+class Samples(NamedTuple):
+    """The names of the features, and features ``(n, features)`` and labels ``(n, labels)``, float32."""
+
+    names: list[str]
+    inputs: Tensor
+    targets: Tensor
+
+
 def label_names(path: Path) -> list[str]:
     """Reads the names of the labels from MULAN's xml file.
 
     Raises:
-        ValueError: if it is no xml, or names none.
+        ValueError: if it is no xml, or names none, or one twice.
     """
+    content = read_file(path)
     try:
-        names = [element.attrib["name"] for element in ElementTree.fromstring(read_file(path)).iter() if element.attrib]
-    except (ElementTree.ParseError, KeyError) as error:
+        names = [element.attrib["name"] for element in ElementTree.fromstring(content).iter() if element.attrib]
+    except (ElementTree.ParseError, KeyError, ValueError, LookupError) as error:  # the last two of encodings
         raise ValueError(f"{path}: expected MULAN's xml file of labels, got another ({error!r}).") from error
-    if not names:
-        raise ValueError(f"{path}: expected labels, got none.")
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"{path}: expected labels, each once, got {len(names)} with {len(set(names))} names.")
     return names
 
 
-def read_samples(path: Path, labels: list[str]) -> Batch:
+def read_samples(path: Path, labels: list[str]) -> Samples:
     """Reads the features and the labels of an arff file, whose last attributes are the labels.
 
     Args:
         path: the arff file.
-        labels: names of the labels.
+        labels: names of the labels, in the order in which they are returned.
 
     Returns:
-        Features ``(n, features)`` and labels ``(n, labels)``, float32.
+        The samples.
 
     Raises:
         ValueError: if the last attributes are others, or a label is neither 0 nor 1.
     """
     names, values = read_arff(path)
-    count = len(labels)
-    if sorted(names[-count:]) != sorted(labels) or len(names) == count:
+    count = len(names) - len(labels)
+    if sorted(names[count:]) != sorted(labels) or count < 1:
         found = sum(name in set(labels) for name in names)
         raise ValueError(
-            f"{path}: expected features and then the {count} labels of the xml file, "
+            f"{path}: expected features and then the {len(labels)} labels of the xml file, "
             f"got {len(names)} attributes with {found} of these labels."
         )
-    inputs, targets = torch.from_numpy(values).split([len(names) - count, count], dim=1)
+    inputs = torch.from_numpy(values[:, :count].copy())
+    targets = torch.from_numpy(values[:, [names.index(label) for label in labels]])
     if not ((targets == 0) | (targets == 1)).all():
         raise ValueError(f"{path}: expected labels 0 and 1, got others.")
-    return inputs.contiguous(), targets.contiguous()
+    return Samples(names[:count], inputs, targets)

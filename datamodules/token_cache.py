@@ -4,10 +4,16 @@ import contextlib
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from torch import Tensor
+
+from datamodules.writing import written
+from spectral_param.user_cache import user_cache
+
 Row = dict[str, Any]
+SEAL = "sha256"
+"""Column that says what the others are made of and hold."""
 
 
 def cached(make: Callable[[], Row], *contents: bytes) -> Row:
@@ -15,8 +21,10 @@ def cached(make: Callable[[], Row], *contents: bytes) -> Row:
 
     It lies as a memory-mapped Arrow file, ``spectral_param/SHA256.arrow``, in the folder that Hugging Face's
     ``datasets`` keeps its cache in, by default ``~/.cache/huggingface/datasets``; ``HF_DATASETS_CACHE`` or ``HF_HOME``
-    name another. A file appears only when it is whole, so any number of processes may ask at once. One that cannot be
-    read is made again. Where the folder cannot be written to, nothing is kept.
+    name another. A folder that is empty or relative, as these make of an ``XDG_CACHE_HOME`` that is, is not taken. A
+    file appears only when it is whole, so any number of processes may ask at once. One that cannot be read, or that
+    holds anything but what was written for these contents, is made again. Where the folder cannot be written to,
+    nothing is kept.
 
     Args:
         make: returns integer tensors and lists of strings by name, a function of the contents alone.
@@ -25,26 +33,42 @@ def cached(make: Callable[[], Row], *contents: bytes) -> Row:
     Returns:
         The tensors and lists by name; tensors are int64.
     """
-    from datasets import Dataset, config  # here, as it takes a second to import
+    from datasets import Dataset  # here, as it takes a second to import
 
-    digest = hashlib.sha256(b"".join(hashlib.sha256(content).digest() for content in contents))
-    path = Path(config.HF_DATASETS_CACHE) / "spectral_param" / f"{digest.hexdigest()}.arrow"
+    key = hashlib.sha256(b"".join(hashlib.sha256(content).digest() for content in contents)).hexdigest()
     try:
-        return Dataset.from_file(str(path)).with_format("torch")[0]
-    except Exception:  # not there, or damaged in one of many ways
-        row = make()
+        path = _folder() / "spectral_param" / f"{key}.arrow"
+    except RuntimeError:  # the user has no home folder
+        return make()
+    with contextlib.suppress(Exception):  # not there, or damaged in one of many ways
+        row: Row = Dataset.from_file(str(path)).with_format("torch")[0]
+        if row.pop(SEAL) == _seal(key, row):
+            return row
+    row = make()
     with contextlib.suppress(OSError):
-        _write(row, path)
+        _write({**row, SEAL: _seal(key, row)}, path)
     return row
+
+
+def _folder() -> Path:
+    from datasets import config
+
+    folder = Path(config.HF_DATASETS_CACHE)
+    return folder if folder.is_absolute() else user_cache() / "huggingface" / "datasets"
+
+
+def _seal(key: str, row: Row) -> str:
+    """A checksum of all that a row holds, by what it is made of."""
+    digest = hashlib.sha256(key.encode())
+    for name, value in sorted(row.items()):
+        content = value.long().numpy().tobytes() if isinstance(value, Tensor) else "\0".join(value).encode()
+        digest.update(f"\0{name}\0{type(value).__name__}\0{len(value)}\0".encode() + content)
+    return digest.hexdigest()
 
 
 def _write(row: Row, path: Path) -> None:
     from datasets.arrow_writer import ArrowWriter
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=path.parent) as folder:
-        part = Path(folder) / path.name
-        with ArrowWriter(path=str(part)) as writer:
-            writer.write(row)
-            writer.finalize()
-        part.replace(path)
+    with written(path) as place, ArrowWriter(path=str(place)) as writer:
+        writer.write(row)
+        writer.finalize()

@@ -9,9 +9,12 @@ import numpy as np
 import torch
 
 from datamodules.batched import BatchedDataModule
-from datamodules.files import fetch, find_file, read_file
+from datamodules.downloads import fetch
+from datamodules.files import find_file
+from datamodules.series import read_series
 from datamodules.tensors import Tensors
 from datamodules.ucr_names import NAMES_2015, NAMES_2018
+from datamodules.writing import written
 
 ARCHIVE = "UCRArchive_2018"
 SOURCE = f"https://www.cs.ucr.edu/~eamonn/time_series_data_2018/{ARCHIVE}.zip"
@@ -105,12 +108,15 @@ class UCRArchive(BatchedDataModule):
         """Reads the set and splits it."""
         if hasattr(self, "test_set"):
             return
-        train, test = (read_series(self._find(part)) for part in OTHER_PART)
+        paths = [self._find(part) for part in OTHER_PART]
+        train, test = map(read_series, paths)
         labels = sorted(set(train[:, 0]) | set(test[:, 0]))
         length = train.shape[1] - 1
         size = usual_input_size(length) if self.input_size is None else self.input_size
         if test.shape[1] - 1 != length:
-            raise ValueError(f"{self.name}: expected test series of length {length}, got {test.shape[1] - 1}.")
+            raise ValueError(
+                f"{self.name}: expected test series of length {length}, got {test.shape[1] - 1} in {paths[1]}."
+            )
         if not 1 <= size <= length or length % size:
             raise ValueError(f"input_size: expected a divisor of {length}, the length of a series, got {size}.")
 
@@ -142,24 +148,6 @@ def usual_input_size(length: int) -> int:
         (8, 1)
     """
     return max(divisor for divisor in range(1, math.isqrt(length) + 1) if length % divisor == 0)
-
-
-def read_series(path: Path) -> np.ndarray:
-    """Reads labels and values, tab-separated, a row a series, ``(series, 1 + length)``.
-
-    Raises:
-        ValueError: if a row has another length than the first, or a value is missing.
-    """
-    lines = read_file(path).decode("ascii").splitlines()
-    try:
-        rows = np.array([line.split("\t") for line in lines], np.float64)
-    except ValueError as error:
-        raise ValueError(f"{path}: expected rows of equally many numbers, got others ({error}).") from error
-    if rows.ndim != 2 or rows.shape[1] < 2:
-        raise ValueError(f"{path}: expected rows of a label and values, got an array of shape {rows.shape}.")
-    if not np.isfinite(rows).all():
-        raise ValueError(f"{path}: expected series of one length, got some with values missing.")
-    return rows
 
 
 def stratified_fifth(labels: np.ndarray, seed: int) -> np.ndarray:
@@ -194,16 +182,15 @@ def extract(archive: Path, member: str) -> None:
 
     Raises:
         ValueError: if the archive is damaged or has no such file.
+        OSError: if the archive cannot be read, or its folder not be written to.
     """
-    path = archive.parent / member
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with zipfile.ZipFile(archive) as file:
-            content = file.read(member, PASSWORD)
-    except (zipfile.BadZipFile, RuntimeError, KeyError) as error:
-        raise ValueError(
-            f"{archive}: expected the UCR archive with {member} ({error}); remove it and try again."
-        ) from error
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part.write_bytes(content)
-    part.replace(path)
+    with archive.open("rb") as opened:
+        try:
+            with zipfile.ZipFile(opened) as file:
+                content = file.read(member, PASSWORD)
+        except Exception as error:  # what is damaged in one of many ways fails in as many
+            raise ValueError(
+                f"{archive}: expected the UCR archive with {member} ({error!r}); remove it and try again."
+            ) from error
+    with written(archive.parent / member) as place:
+        place.write_bytes(content)

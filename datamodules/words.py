@@ -9,8 +9,9 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
-from datamodules.batched import Batch
-from datamodules.files import DataFile, read_file
+from datamodules.batched import Batch, Loader
+from datamodules.files import DataFile, read_file, text_of
+from datamodules.resumable import ResumableLoader
 from datamodules.streams import Share, TokenStreams
 from datamodules.token_cache import Row, cached
 
@@ -90,24 +91,26 @@ class WordStreams(LightningDataModule, ABC):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Returns the loader of the training windows, in order."""
-        return self._loader("train", self.batch_size)
+        loader = self._loader("train", self.batch_size, ResumableLoader)
+        loader.trainer = self.trainer
+        return loader
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Returns the loader of the validation windows, in order."""
-        return self._loader("valid", self.eval_batch_size)
+        return self._loader("valid", self.eval_batch_size, DataLoader)
 
     def test_dataloader(self) -> DataLoader[Batch]:
         """Returns the loader of the test windows, in order."""
-        return self._loader("test", self.eval_batch_size)
+        return self._loader("test", self.eval_batch_size, DataLoader)
 
     def predict_dataloader(self) -> DataLoader[Batch]:
         """Returns the loader of the test windows, in order."""
-        return self._loader("test", self.eval_batch_size)
+        return self._loader("test", self.eval_batch_size, DataLoader)
 
-    def _loader(self, part: str, batch_size: int) -> DataLoader[Batch]:
+    def _loader(self, part: str, batch_size: int, kind: type[Loader]) -> Loader:
         share = Share(**((self.trainer.distributed_sampler_kwargs if self.trainer else None) or {}))
         streams = TokenStreams(self.tokens[part], batch_size, self.seq_len, share)
-        return DataLoader(
+        return kind(
             streams,
             batch_size=1,  # a window of all streams
             collate_fn=itemgetter(0),
@@ -123,23 +126,23 @@ def words_of(content: bytes, path: Path) -> list[str]:
     r"""Splits a file into its words, with an ``<eos>`` at the end of each line.
 
     Raises:
-        ValueError: if it is not in UTF-8; it names the ``path``.
+        ValueError: if it is not in UTF-8, or there are none; it names the ``path``.
 
     Example:
         >>> words_of(b"no\nyes\n", Path("train.txt"))
         ['no', '<eos>', 'yes', '<eos>']
     """
-    try:
-        return content.decode("utf8").replace("\n", f" {END_OF_LINE} ").split()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: expected a text in UTF-8, got another ({error}).") from error
+    words = text_of(content, path).replace("\n", f" {END_OF_LINE} ").split()
+    if not set(words) - {END_OF_LINE}:
+        raise ValueError(f"{path}: expected words, got {len(words)} ends of lines alone; remove it and try again.")
+    return words
 
 
 def numbered(vocabulary: list[str], words: list[str], path: Path) -> Tensor:
     """Numbers words by their place in a vocabulary.
 
     Raises:
-        ValueError: if a word is not in it; it names the ``path``.
+        ValueError: if a word is not in it; it names the ``path`` and the line.
 
     Example:
         >>> numbered(["<eos>", "no", "yes"], ["yes", "no", "<eos>"], Path("valid.txt"))
@@ -148,7 +151,9 @@ def numbered(vocabulary: list[str], words: list[str], path: Path) -> Tensor:
     number = {word: i for i, word in enumerate(vocabulary)}
     unknown = sorted(set(words) - number.keys())
     if unknown:
+        line = words[: words.index(unknown[0])].count(END_OF_LINE) + 1
         raise ValueError(
-            f"{path}: expected words of the training file, got {len(unknown)} others, {unknown[0]!r} first."
+            f"{path}: expected words of the training file, got {len(unknown)} others, {unknown[0]!r} first, "
+            f"in line {line}."
         )
     return torch.tensor([number[word] for word in words], dtype=torch.int64)

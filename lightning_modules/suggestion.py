@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from lightning import Trainer
 
 import datamodules
+import lightning_modules
 import spectral_param.callbacks
 
 ARGUMENT = re.compile(r"given class_path '([\w.]+)':\s+Option '(\w+)' is not accepted")
@@ -52,8 +53,7 @@ def _wrong_names(message: str) -> Iterator[tuple[str, Sequence[str]]]:
         module, name = class_path.rsplit(".", 1)
         yield wrong, _arguments(getattr(importlib.import_module(module), name))
     for wrong in CLASS.findall(message):
-        tasks = importlib.import_module("lightning_modules")  # which imports this module
-        yield wrong, [*tasks.__all__, *datamodules.__all__, *spectral_param.callbacks.__all__]
+        yield wrong, [*lightning_modules.__all__, *datamodules.__all__, *spectral_param.callbacks.__all__]
     for found in OPTION.findall(message):
         option, _, argument = "".join(found).partition(".")
         if option not in OPTIONS:

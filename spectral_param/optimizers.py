@@ -37,7 +37,7 @@ def parameter_groups(
 
     Example:
         >>> import torch
-        >>> from torch import nn
+        >>> from torch import Tensor, nn
         >>> from spectral_param import parameter_groups, register_svd_parametrization
         >>> model = nn.Sequential(register_svd_parametrization(nn.Linear(4, 4)), nn.Linear(4, 2))
         >>> groups = parameter_groups(model, weight_decay=0.01, sigma_lr=1e-4)
@@ -115,5 +115,4 @@ def raw_sigma(parametrization: SVDParametrization) -> Tensor | None:
         Parameter containing:
         tensor([1., 1.], requires_grad=True)
     """
-    place = parametrization.layout.places[1]
-    return parametrization.factors[place] if place >= 0 else None
+    return parametrization.raw_sigma

@@ -10,19 +10,26 @@ from spectral_param.nn import Residual, SVDLinear
 Network = Literal["mlp", "resnet", "spectral-mlp", "spectral-resnet"]
 Activation = Literal["relu", "leaky_relu", "tanh"]
 
+# what is taken where nothing else is asked for, here and by the tasks
+DEPTH = 30
+WIDTH = 128
+REFLECTORS = 4
+RADIUS = 0.1
+NEGATIVE_SLOPE = 0.01  # torch's
+
 
 def deep_network(
     network: Network,
     input_size: int,
     output_size: int,
     *,
-    depth: int = 30,
-    width: int = 128,
-    reflectors: int = 4,
-    radius: float = 0.1,
+    depth: int = DEPTH,
+    width: int = WIDTH,
+    reflectors: int = REFLECTORS,
+    radius: float = RADIUS,
     center: float | None = None,
     nonlinearity: Activation = "relu",
-    negative_slope: float = 0.01,
+    negative_slope: float = NEGATIVE_SLOPE,
     dropout: float = 0.0,
 ) -> nn.Sequential:
     """Builds an input layer, ``depth`` layers of ``width``, and an output layer (Section 7.2 of the paper).

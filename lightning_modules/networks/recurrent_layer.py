@@ -1,5 +1,8 @@
 """The recurrent layers that the paper compares, by name."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 from torch import nn
@@ -7,7 +10,14 @@ from torch import nn
 from lightning_modules.networks.factorized_rnn import FactorizedRNN
 from lightning_modules.networks.one_bias import OneBias
 from lightning_modules.networks.unitary_rnn import FullUnitary, RestrictedUnitary, UnitaryRNN
-from spectral_param import Band, Fixed, Unconstrained, register_svd_parametrization, remove_svd_parametrization
+from spectral_param import (
+    Band,
+    Fixed,
+    SigmaMap,
+    Unconstrained,
+    register_svd_parametrization,
+    remove_svd_parametrization,
+)
 from spectral_param.nn import SpectralRNN
 
 Cell = Literal[
@@ -40,6 +50,11 @@ ACTIVATIONS: dict[Cell, tuple[Nonlinearity, ...]] = {
 SINGLE_LAYER = ("urnn", "full-capacity-urnn", "factorized-rnn")
 GATES = 4
 
+# what is taken where nothing else is asked for, here and by the tasks
+REFLECTORS = 16
+RADIUS = 0.01
+NEGATIVE_SLOPE = 0.01  # torch's
+
 
 def recurrent_layer(
     cell: Cell,
@@ -48,10 +63,10 @@ def recurrent_layer(
     *,
     num_layers: int = 1,
     dropout: float = 0.0,
-    reflectors: int = 16,
-    radius: float | None = 0.01,
+    reflectors: int = REFLECTORS,
+    radius: float | None = RADIUS,
     nonlinearity: Nonlinearity | None = None,
-    negative_slope: float = 0.01,
+    negative_slope: float = NEGATIVE_SLOPE,
     learn_initial_state: bool = False,
 ) -> nn.Module:
     """Builds recurrent layers with one bias each, as counted in Table 4 of the paper.
@@ -96,46 +111,19 @@ def recurrent_layer(
     if num_layers < 1 or (num_layers > 1 and cell in SINGLE_LAYER):
         expected = "1" if cell in SINGLE_LAYER else "at least 1"
         raise ValueError(f"num_layers: expected {expected} for {cell!r}, got {num_layers}.")
-    if cell in ("urnn", "full-capacity-urnn"):
-        recurrence = RestrictedUnitary(hidden_size) if cell == "urnn" else FullUnitary(hidden_size)
-        return UnitaryRNN(recurrence, input_size, hidden_size, learn_initial_state)
-    stack = (input_size, hidden_size, num_layers, dropout, learn_initial_state)
-    sigma = Unconstrained() if radius is None else Band(radius)
-    if cell == "gru":
-        return OneBias(nn.GRU, *stack)
-    if cell in ("lstm", "spectral-lstm"):
-        lstm = OneBias(nn.LSTM, *stack)
-        for layer in lstm.layers if cell == "spectral-lstm" else ():
-            register_svd_parametrization(
-                layer, "weight_hh_l0", chunks=GATES, reflectors=reflectors, sigma=sigma, init="orthogonal"
-            )
-        return lstm
-
-    activation = nonlinearity or ACTIVATIONS[cell][0]
-    if cell == "factorized-rnn":
-        if radius is None:
-            raise ValueError("radius: expected a number for 'factorized-rnn', got None.")
-        return FactorizedRNN(input_size, hidden_size, radius, activation, negative_slope, learn_initial_state)
-    if cell in ("rnn", "irnn") and activation != "leaky_relu":
-        rnn = OneBias(nn.RNN, *stack, nonlinearity=activation)
-        for layer in rnn.layers if cell == "irnn" else ():
-            nn.init.eye_(layer.get_parameter("weight_hh_l0"))
-            nn.init.zeros_(layer.get_parameter("weight_ih_l0").data[:, -1])  # the bias
-        return rnn
-    turns: dict[str, int | tuple[int, int]] = {"spectral-rnn": reflectors, "ornn": (reflectors, 0)}
-    spectral = SpectralRNN(
-        input_size,
-        hidden_size,
-        num_layers,
-        activation,
-        batch_first=True,
-        dropout=dropout,
-        reflectors=turns.get(cell, 1),
-        sigma=sigma if cell == "spectral-rnn" else Fixed(1.0),
-        negative_slope=negative_slope,
-        learn_initial_state=learn_initial_state,
+    return BUILDERS[cell](
+        _Wanted(
+            input_size,
+            hidden_size,
+            num_layers,
+            dropout,
+            reflectors,
+            radius,
+            nonlinearity or next(iter(ACTIVATIONS[cell]), None),
+            negative_slope,
+            learn_initial_state,
+        )
     )
-    return spectral if cell in turns else _with_plain_weights(spectral, identity=cell == "irnn")
 
 
 def output_features(cell: Cell, hidden_size: int) -> int:
@@ -148,10 +136,112 @@ def output_features(cell: Cell, hidden_size: int) -> int:
     return 2 * hidden_size if cell in ("urnn", "full-capacity-urnn") else hidden_size
 
 
-def _with_plain_weights(rnn: SpectralRNN, identity: bool) -> nn.Module:
-    """A simple recurrent network that torch has not: with leaky ReLU."""
+@dataclass(frozen=True)
+class _Wanted:
+    """What a builder makes a layer of."""
+
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    dropout: float
+    reflectors: int
+    radius: float | None
+    activation: Nonlinearity | None
+    negative_slope: float
+    learn_initial_state: bool
+
+    @property
+    def sigma(self) -> SigmaMap:
+        return Unconstrained() if self.radius is None else Band(self.radius)
+
+
+def _torchs(kind: type[nn.RNN] | type[nn.GRU] | type[nn.LSTM], wanted: _Wanted, **options: str) -> OneBias:
+    return OneBias(
+        kind,
+        wanted.input_size,
+        wanted.hidden_size,
+        wanted.num_layers,
+        wanted.dropout,
+        wanted.learn_initial_state,
+        **options,
+    )
+
+
+def _in_svd_form(wanted: _Wanted, reflectors: int | tuple[int, int], sigma: SigmaMap) -> SpectralRNN:
+    return SpectralRNN(
+        wanted.input_size,
+        wanted.hidden_size,
+        wanted.num_layers,
+        wanted.activation or "relu",
+        batch_first=True,
+        dropout=wanted.dropout,
+        reflectors=reflectors,
+        sigma=sigma,
+        negative_slope=wanted.negative_slope,
+        learn_initial_state=wanted.learn_initial_state,
+    )
+
+
+def _rnn(wanted: _Wanted) -> nn.Module:
+    if wanted.activation is not None and wanted.activation != "leaky_relu":
+        return _torchs(nn.RNN, wanted, nonlinearity=wanted.activation)
+    rnn = _in_svd_form(wanted, 1, Fixed(1.0))  # has the leaky ReLU that torch's has not
     remove_svd_parametrization(rnn)
     rnn.reset_parameters()
-    for layer in range(rnn.num_layers if identity else 0):
-        nn.init.eye_(rnn.get_parameter(f"weight_hh_l{layer}"))
     return rnn
+
+
+def _irnn(wanted: _Wanted) -> nn.Module:
+    rnn = _rnn(wanted)
+    for name, parameter in rnn.named_parameters():
+        if "weight_hh" in name:
+            nn.init.eye_(parameter)
+        elif isinstance(rnn, OneBias) and "weight_ih" in name:
+            nn.init.zeros_(parameter.data[:, -1])  # the bias; the other kind's is zero already
+    return rnn
+
+
+def _spectral_lstm(wanted: _Wanted) -> nn.Module:
+    lstm = _torchs(nn.LSTM, wanted)
+    for layer in lstm.layers:
+        register_svd_parametrization(
+            layer,
+            "weight_hh_l0",
+            chunks=GATES,
+            reflectors=wanted.reflectors,
+            sigma=wanted.sigma,
+            init="orthogonal",
+        )
+    return lstm
+
+
+def _unitary(recurrence: Callable[[int], nn.Module], wanted: _Wanted) -> nn.Module:
+    size = wanted.hidden_size
+    return UnitaryRNN(recurrence(size), wanted.input_size, size, wanted.learn_initial_state)
+
+
+def _factorized(wanted: _Wanted) -> nn.Module:
+    if wanted.radius is None:
+        raise ValueError("radius: expected a number for 'factorized-rnn', got None.")
+    return FactorizedRNN(
+        wanted.input_size,
+        wanted.hidden_size,
+        wanted.radius,
+        wanted.activation or "relu",
+        wanted.negative_slope,
+        wanted.learn_initial_state,
+    )
+
+
+BUILDERS: dict[Cell, Callable[[_Wanted], nn.Module]] = {
+    "rnn": _rnn,
+    "irnn": _irnn,
+    "gru": partial(_torchs, nn.GRU),
+    "lstm": partial(_torchs, nn.LSTM),
+    "ornn": lambda wanted: _in_svd_form(wanted, (wanted.reflectors, 0), Fixed(1.0)),
+    "spectral-rnn": lambda wanted: _in_svd_form(wanted, wanted.reflectors, wanted.sigma),
+    "spectral-lstm": _spectral_lstm,
+    "urnn": partial(_unitary, RestrictedUnitary),
+    "full-capacity-urnn": partial(_unitary, FullUnitary),
+    "factorized-rnn": _factorized,
+}

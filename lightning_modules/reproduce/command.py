@@ -14,9 +14,9 @@ import spectral_param.native
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments import EXPERIMENTS
 from lightning_modules.reproduce.learning_rates import at_best_rates, trials
-from lightning_modules.reproduce.planned_run import GridCell
-from lightning_modules.reproduce.processes import train_all, usual_processes
-from lightning_modules.reproduce.results import Result, read_result, result_path
+from lightning_modules.reproduce.planned_run import PlannedRun
+from lightning_modules.reproduce.processes import error_path, train_all, usual_processes
+from lightning_modules.reproduce.results import Result, read_results
 from lightning_modules.reproduce.table import markdown
 
 INTERRUPTED = 130
@@ -35,20 +35,21 @@ def reproduce(words: Sequence[str]) -> None:
     arguments.native = _build_native() if arguments.native else None
     experiment = EXPERIMENTS[arguments.what]
     seeds = range(experiment.seeds if arguments.seeds is None else arguments.seeds)
-    grid = [cell for seed in seeds for cell in experiment.cells(arguments.quick, seed)]
+    grid = [run for seed in seeds for run in experiment.runs(arguments.quick, seed)]
     grid = _chosen(grid, "models", arguments.models)
     wanted = _chosen(grid, "settings", arguments.settings)
     rates, setting = () if arguments.quick else experiment.learning_rates, experiment.tuned_on
     tried = trials(grid if setting else wanted, rates, setting)
     console = Console(stderr=True)
     deadline = time.monotonic() + arguments.max_hours * 3600
-    failed: list[GridCell] = []
+    failed: list[PlannedRun] = []
     interrupted = False
 
-    def decided() -> list[GridCell]:
+    def decided() -> list[PlannedRun]:
         if not rates:
             return wanted
-        ended = [(cell, read_result(arguments.results, cell)) for cell in tried if cell not in failed]
+        finished = read_results(arguments.results, arguments.what)
+        ended = [(run, finished.get(run.name)) for run in tried if run not in failed]
         return at_best_rates(wanted, ended, setting)
 
     try:
@@ -56,11 +57,12 @@ def reproduce(words: Sequence[str]) -> None:
         failed += _train(decided(), arguments.what, arguments, deadline, console)
     except KeyboardInterrupt:
         interrupted = True
-    results = [result for cell in decided() if (result := read_result(arguments.results, cell)) is not None]
+    finished = read_results(arguments.results, arguments.what)
+    results = [finished[run.name] for run in decided() if run.name in finished]
     path = write_report(arguments.what, experiment, results, len(wanted), arguments.report or arguments.results)
     console.print(f"[bold]{path}[/bold], {path.with_suffix('.png')}")
-    for cell in failed:
-        console.print(f"failed: {result_path(arguments.results, cell).with_suffix('.error')}", style="red")
+    for run in failed:
+        console.print(f"failed: {error_path(arguments.results, run)}", style="red")
     if failed or interrupted:
         raise SystemExit(INTERRUPTED if interrupted else 1)
 
@@ -80,26 +82,27 @@ def write_report(what: str, experiment: Experiment, results: Sequence[Result], t
 
 
 def _train(
-    cells: Sequence[GridCell], title: str, arguments: argparse.Namespace, deadline: float, console: Console
-) -> list[GridCell]:
-    """Trains the cells that have no result under a progress bar and returns those that failed."""
-    failed: list[GridCell] = []
-    missing = [cell for cell in cells if read_result(arguments.results, cell) is None]
+    runs: Sequence[PlannedRun], title: str, arguments: argparse.Namespace, deadline: float, console: Console
+) -> list[PlannedRun]:
+    """Trains the runs that have no result under a progress bar and returns those that failed."""
+    failed: list[PlannedRun] = []
+    finished = read_results(arguments.results, arguments.what)
+    missing = [run for run in runs if run.name not in finished]
     _prepare(missing, arguments.data)
-    if not cells:
+    if not runs:
         return failed
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     left = (TextColumn("left"), TimeRemainingColumn())
     with Progress(*columns, *left, console=console) as progress:
-        bar = progress.add_task(title, total=len(cells), completed=len(cells) - len(missing))
+        bar = progress.add_task(title, total=len(runs), completed=len(runs) - len(missing))
         processes = min(arguments.processes or usual_processes(), max(len(missing), 1))
         seconds = deadline - time.monotonic()
         places = arguments.data, arguments.results
-        for cell, done in train_all(missing, *places, processes, seconds, arguments.native):
+        for run, done in train_all(missing, *places, processes, seconds, arguments.native):
             if not done:
-                failed.append(cell)
+                failed.append(run)
             progress.update(bar, advance=1)
-            progress.console.print(f"{cell.setting}, {cell.model}, seed {cell.seed}{'' if done else ': failed'}")
+            progress.console.print(f"{run.setting}, {run.model}, seed {run.seed}{'' if done else ': failed'}")
     return failed
 
 
@@ -111,9 +114,9 @@ def _build_native() -> Path:
         raise SystemExit(2) from error
 
 
-def _prepare(cells: Sequence[GridCell], root: Path) -> None:
+def _prepare(runs: Sequence[PlannedRun], root: Path) -> None:
     """Downloads what is missing, once, before processes that share it start."""
-    for place in {json.dumps([cell.data[0], cell.data[1].get("name"), cell.folder]): cell for cell in cells}.values():
+    for place in {json.dumps([run.data[0], run.data[1].get("name"), run.folder]): run for run in runs}.values():
         try:
             place.make_data(root).prepare_data()
         except (OSError, ValueError) as error:
@@ -121,26 +124,26 @@ def _prepare(cells: Sequence[GridCell], root: Path) -> None:
             raise SystemExit(2) from error
 
 
-def _chosen(cells: list[GridCell], option: str, names: Sequence[str] | None) -> list[GridCell]:
-    """Returns the cells of some models or settings."""
+def _chosen(runs: list[PlannedRun], option: str, names: Sequence[str] | None) -> list[PlannedRun]:
+    """Returns the runs of some models or settings."""
     if not names:
-        return cells
-    named = [(cell, str(getattr(cell, option.removesuffix("s")))) for cell in cells]
+        return runs
+    named = [(run, str(getattr(run, option.removesuffix("s")))) for run in runs]
     known = {name.lower(): name for _, name in named}
     unknown = [name for name in names if name.lower() not in known]
     if unknown:
         expected, got = ", ".join(known.values()), ", ".join(unknown)
         sys.stderr.write(f"error: --{option}: expected some of {expected}, got {got}\n")
         raise SystemExit(2)
-    return [cell for cell, name in named if name.lower() in {name.lower() for name in names}]
+    return [run for run, name in named if name.lower() in {name.lower() for name in names}]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spectral-param reproduce",
-        description="Trains the grid of one of the paper's tables or figures. Finished runs are kept, one JSON file "
-        "each, and not trained again: after Ctrl-C the same command goes on, with what was running too, from its last "
-        "epoch. The report, WHAT.md and WHAT.png, sets the scores beside the paper's.",
+        description="Trains the grid of one of the paper's tables or figures. Finished runs are kept, a line each of "
+        "WHAT.jsonl, and not trained again: after Ctrl-C the same command goes on, with what was running too, from its "
+        "last epoch. The report, WHAT.md and WHAT.png, sets the scores beside the paper's.",
     )
     parser.add_argument("what", metavar="WHAT", choices=EXPERIMENTS, help=", ".join(EXPERIMENTS))
     parser.add_argument("--quick", action="store_true", help="a small version, in minutes")

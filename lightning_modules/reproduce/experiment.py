@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
 
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.planned_run import PlannedRun
 from lightning_modules.reproduce.results import Result
 
 
@@ -15,7 +15,7 @@ class Experiment:
 
     Args:
         title: heading of the report.
-        cells: returns the cells of one seed, in the order of the report; of a small version if asked for.
+        runs: returns the runs of one seed, in the order of the report; of a small version if asked for.
         score: the metric of the table.
         other_score: the metric of settings that lack the former.
         draw: draws the results in the paper's layout.
@@ -30,7 +30,7 @@ class Experiment:
     """
 
     title: str
-    cells: Callable[[bool, int], list[GridCell]]
+    runs: Callable[[bool, int], list[PlannedRun]]
     score: str
     draw: Callable[[Sequence[Result]], Figure]
     other_score: str = ""

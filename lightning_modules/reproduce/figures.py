@@ -94,14 +94,24 @@ def curves_and_gradients(results: Sequence[Result]) -> Figure:
         draw_curves(above, chosen, "val_mse", "baseline_mse")
         above.set(title=setting, xlabel="step", ylabel="mean squared error")
         for i, model in enumerate(models(results)):
-            profiles = [np.mean(r.gradients, axis=0) for r in chosen if r.model == model and r.gradients]
+            profiles = [finite_mean(r.gradients) for r in chosen if r.model == model and r.gradients]
             if profiles:
                 times = np.linspace(0, 1, len(profiles[0]))
-                mean = np.mean(profiles, axis=0)
+                mean = finite_mean(profiles)
                 below.plot(times, np.where(mean > 0, mean, np.nan), color=f"C{i}", label=model)
         below.set(xlabel="time t / length", ylabel="‖∂L/∂h⁽ᵗ⁾‖", yscale="log")
     draw_legend(figure, list(rows.flat))
     return figure
+
+
+def finite_mean(rows: Sequence[Sequence[float]] | Sequence[np.ndarray]) -> np.ndarray:
+    """Means of columns over the numbers in them that are finite; NaN where there are none.
+
+    Example:
+        >>> finite_mean([[1.0, np.nan, np.nan], [3.0, 5.0, np.inf]])
+        array([ 2.,  5., nan])
+    """
+    return np.ma.masked_invalid(rows).mean(axis=0).filled(np.nan)
 
 
 def settings(results: Sequence[Result]) -> list[str]:

@@ -6,53 +6,53 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.planned_run import PlannedRun
 from lightning_modules.reproduce.results import Result
 
 
-def at_rate(cell: GridCell, rate: float) -> GridCell:
-    """Returns the cell with another learning rate."""
-    name, arguments = cell.task
-    return replace(cell, task=(name, {**arguments, "learning_rate": rate}))
+def at_rate(run: PlannedRun, rate: float) -> PlannedRun:
+    """Returns the run with another learning rate."""
+    name, arguments = run.task
+    return replace(run, task=(name, {**arguments, "learning_rate": rate}))
 
 
-def trials(cells: Sequence[GridCell], rates: Sequence[float], setting: str | None) -> list[GridCell]:
-    """Returns the cells of the first seed at each learning rate.
+def trials(runs: Sequence[PlannedRun], rates: Sequence[float], setting: str | None) -> list[PlannedRun]:
+    """Returns the runs of the first seed at each learning rate.
 
     Args:
-        cells: the grid.
+        runs: the grid.
         rates: the learning rates to choose from.
         setting: the setting that decides for all; None if each decides for itself.
     """
-    seed = min((cell.seed for cell in cells), default=0)
-    chosen = [cell for cell in cells if cell.seed == seed and setting in (None, cell.setting)]
-    return [at_rate(cell, rate) for cell in chosen for rate in rates]
+    seed = min((run.seed for run in runs), default=0)
+    chosen = [run for run in runs if run.seed == seed and setting in (None, run.setting)]
+    return [at_rate(run, rate) for run in chosen for rate in rates]
 
 
 def at_best_rates(
-    cells: Sequence[GridCell], tried: Iterable[tuple[GridCell, Result | None]], setting: str | None
-) -> list[GridCell]:
-    """Returns the cells at the learning rates that were best on validation.
+    runs: Sequence[PlannedRun], tried: Iterable[tuple[PlannedRun, Result | None]], setting: str | None
+) -> list[PlannedRun]:
+    """Returns the runs at the learning rates that were best on validation.
 
     Args:
-        cells: the grid.
+        runs: the grid.
         tried: the trials, with None where one has not finished.
         setting: the setting that decided for all; None if each decides for itself.
 
     Returns:
-        The cells for which all trials have finished.
+        The runs for which all trials have finished.
     """
     found: dict[tuple[str, str], list[Result | None]] = defaultdict(list)
-    for cell, result in tried:
-        found[cell.model, cell.setting].append(result)
-    modes = {cell.model: cell.mode for cell in cells}
+    for run, result in tried:
+        found[run.model, run.setting].append(result)
+    modes = {run.model: run.mode for run in runs}
     rates = {
         key: min(finished, key=partial(_order, modes[key[0]])).learning_rate
         for key, results in found.items()
         if len(finished := [result for result in results if result is not None]) == len(results)
     }
-    keyed = [(cell, (cell.model, setting or cell.setting)) for cell in cells]
-    return [at_rate(cell, rates[key]) for cell, key in keyed if key in rates]
+    keyed = [(run, (run.model, setting or run.setting)) for run in runs]
+    return [at_rate(run, rates[key]) for run, key in keyed if key in rates]
 
 
 def _order(mode: str, result: Result) -> tuple[float, float]:

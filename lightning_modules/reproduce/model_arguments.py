@@ -2,7 +2,7 @@
 
 from typing import Any
 
-CELLS: dict[str, dict[str, Any]] = {
+MODEL_ARGUMENTS: dict[str, dict[str, Any]] = {
     "RNN": {"cell": "rnn"},
     "IRNN": {"cell": "irnn"},
     "LSTM": {"cell": "lstm"},

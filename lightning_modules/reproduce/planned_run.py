@@ -16,7 +16,7 @@ Spec = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class GridCell:
+class PlannedRun:
     """A model, a setting and a seed, and all that is needed to train them.
 
     Args:
@@ -47,7 +47,7 @@ class GridCell:
 
     @property
     def name(self) -> str:
-        """A file name, another one for every other cell."""
+        """A file name, another one for every other planned run."""
         digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
         words = re.sub(r"[^A-Za-z0-9.]+", "-", f"{self.setting} {self.model}").strip("-").lower()
         return f"{words}-seed{self.seed}-{digest}"

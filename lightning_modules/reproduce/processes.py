@@ -1,4 +1,4 @@
-"""Training cells in processes of their own, some at a time."""
+"""Training runs in processes of their own, some at a time."""
 
 import logging
 import multiprocessing
@@ -11,21 +11,23 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 import spectral_param.native
-from lightning_modules.reproduce.planned_run import GridCell
-from lightning_modules.reproduce.results import result_path, write_result
+from lightning_modules.reproduce.planned_run import PlannedRun
+from lightning_modules.reproduce.results import read_result, run_folder, write_result
 from lightning_modules.reproduce.train import train
 
 
 def usual_processes() -> int:
-    """Returns how many cells to train at a time: one on a GPU, one a core without."""
+    """Returns how many runs to train at a time: one on a GPU, one a core without."""
     if torch.cuda.is_available():
         return 1
     # networks as small as the paper's gain little from a second thread
@@ -33,16 +35,18 @@ def usual_processes() -> int:
 
 
 def train_all(
-    cells: Sequence[GridCell], root: Path, folder: Path, processes: int, seconds: float, native: Path | None = None
-) -> Iterator[tuple[GridCell, bool]]:
-    """Trains cells, each in a process of its own, and writes their results.
+    runs: Sequence[PlannedRun], root: Path, folder: Path, processes: int, seconds: float, native: Path | None = None
+) -> Iterator[tuple[PlannedRun, bool]]:
+    """Trains runs, each in a process of its own, and writes their results.
 
     Leaving the iterator, by an interrupt or otherwise, ends what is being trained; finished results stay. The error of
-    a cell that fails is written beside its result's place, with the suffix ``.error``. Checkpoints are kept in a folder
-    there until there is a result, so that a cell that ended too early goes on where it was when it is trained again.
+    a run that fails is written to :func:`error_path`. Checkpoints are kept in the run's folder until there is a result,
+    so that a run that ended too early goes on where it was when it is trained again. A run that another command trains
+    at that moment into the same folder is waited for, and its result taken; if that command is ended, the run goes on
+    here.
 
     Args:
-        cells: what to train, in this order.
+        runs: what to train, in this order.
         root: folder of all data.
         folder: folder of the results.
         processes: how many at a time.
@@ -50,19 +54,19 @@ def train_all(
         native: folder of the native forms that runs take, compiled already; None for none.
 
     Yields:
-        Each cell as it ends, and whether there is a result.
+        Each run as it ends, and whether there is a result.
     """
     context = _context()
     deadline = time.monotonic() + seconds
-    waiting = deque(cells)
-    running: dict[BaseProcess, GridCell] = {}
+    waiting = deque(runs)
+    running: dict[BaseProcess, PlannedRun] = {}
     try:
         while waiting or running:
             while waiting and len(running) < processes:
-                cell = waiting.popleft()
-                process = context.Process(target=_work, args=(cell, root, folder, processes > 1, native), daemon=True)
+                run = waiting.popleft()
+                process = context.Process(target=_work, args=(run, root, folder, processes > 1, native), daemon=True)
                 process.start()
-                running[process] = cell
+                running[process] = run
             left = deadline - time.monotonic()
             if left <= 0:
                 return
@@ -77,36 +81,46 @@ def train_all(
             process.join()
 
 
+def error_path(folder: Path, run: PlannedRun) -> Path:
+    """Returns where the error of a run that fails is written."""
+    return run_folder(folder, run).with_name(f"{run.name}.error")
+
+
 def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
         os.environ.setdefault(name, str(1 << 30))  # glibc keeps freed memory: an LSTM takes half the time
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # the imports, once for all cells
+    context.set_forkserver_preload([__name__])  # the imports, once for all runs
     return context
 
 
-def _work(cell: GridCell, root: Path, folder: Path, one_thread: bool, native: Path | None) -> None:
+def _work(run: PlannedRun, root: Path, folder: Path, one_thread: bool, native: Path | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()  # also where it is killed
     warnings.simplefilter("ignore")
+    warnings.filterwarnings("always", ".*expected a whole checkpoint")
     logging.getLogger("lightning").setLevel(logging.ERROR)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     if one_thread:
         torch.set_num_threads(1)
-    place = result_path(folder, cell)
-    checkpoints, failure = place.with_suffix(""), place.with_suffix(".error")
-    failure.unlink(missing_ok=True)
-    try:
-        if native is not None:
-            spectral_param.native.build(native)
-        write_result(folder, cell, train(cell, root, checkpoints))
+    checkpoints, failure = run_folder(folder, run), error_path(folder, run)
+    checkpoints.parent.mkdir(parents=True, exist_ok=True)
+    lock = checkpoints.with_name(f"{run.name}.lock")
+    with FileLock(lock):  # the system gives it back when this process ends, however it does
+        if read_result(folder, run) is None:
+            failure.unlink(missing_ok=True)
+            try:
+                if native is not None:
+                    spectral_param.native.build(native)
+                write_result(folder, run, train(run, root, checkpoints))
+            except Exception:
+                failure.write_text(traceback.format_exc())
+                raise SystemExit(1) from None
         shutil.rmtree(checkpoints, ignore_errors=True)
-    except Exception:
-        failure.parent.mkdir(parents=True, exist_ok=True)
-        failure.write_text(traceback.format_exc())
-        raise SystemExit(1) from None
+        with suppress(OSError):  # where an open file cannot be removed
+            lock.unlink()
 
 
 def _end_with_parent() -> None:

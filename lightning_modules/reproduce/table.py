@@ -30,8 +30,8 @@ def markdown(experiment: Experiment, results: Sequence[Result], missing: int) ->
 
     Args:
         experiment: what the results are of.
-        results: the finished cells.
-        missing: how many cells are not there.
+        results: the finished runs.
+        missing: how many runs are not there.
 
     Returns:
         Markdown.
@@ -41,7 +41,7 @@ def markdown(experiment: Experiment, results: Sequence[Result], missing: int) ->
         groups.setdefault((result.setting, result.model), []).append(result)
     names = [name.replace("_", " ") for name in (experiment.score, experiment.other_score) if name]
     header = [name.replace("score", " or ".join(names)) for name in COLUMNS]
-    rows = [_cells(experiment, group) for group in groups.values()]
+    rows = [_words(experiment, group) for group in groups.values()]
     used = [i for i in range(len(header)) if any(row[i] != NOTHING for row in rows)]
     lines = [f"# {experiment.title}", ""]
     lines += [_row([row[i] for i in used]) for row in (header, ["---"] * len(header), *rows)]
@@ -54,7 +54,7 @@ def markdown(experiment: Experiment, results: Sequence[Result], missing: int) ->
     return "\n".join(lines) + "\n"
 
 
-def _cells(experiment: Experiment, group: Sequence[Result]) -> list[str]:
+def _words(experiment: Experiment, group: Sequence[Result]) -> list[str]:
     first = group[0]
     key = (first.model, first.setting)
     score = experiment.score if experiment.score in first.scores else experiment.other_score
@@ -76,5 +76,5 @@ def _cells(experiment: Experiment, group: Sequence[Result]) -> list[str]:
     ]
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _row(words: Sequence[str]) -> str:
+    return f"| {' | '.join(words)} |"

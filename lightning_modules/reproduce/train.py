@@ -1,4 +1,4 @@
-"""Training one cell."""
+"""Training one planned run."""
 
 import math
 import time
@@ -11,8 +11,8 @@ import torch
 from lightning import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lightning_modules.reproduce.last_epoch import LastEpoch
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.last_epoch import LastEpoch, to_go_on_from
+from lightning_modules.reproduce.planned_run import PlannedRun
 from lightning_modules.reproduce.results import Result
 from spectral_param import callbacks, svd_parametrizations
 from spectral_param.callbacks import GradientNormMonitor, SpectralMonitor
@@ -54,29 +54,29 @@ class Curves(Callback):
                 values.append(value.item())
 
 
-def train(cell: GridCell, root: Path, folder: Path) -> Result:
-    """Trains the model of a cell and tests it as it was in its best epoch of validation.
+def train(run: PlannedRun, root: Path, folder: Path) -> Result:
+    """Trains the model of a run and tests it as it was in its best epoch of validation.
 
     A run that was interrupted goes on from the last epoch that it saved, with the same batches as if it never had been;
-    dropout alone is drawn anew.
+    dropout alone is drawn anew. Where a checkpoint is damaged the run begins anew, with a warning.
 
     Args:
-        cell: what to train.
+        run: what to train.
         root: folder of all data.
         folder: folder of the run's checkpoints.
 
     Returns:
         The result.
     """
-    seed_everything(cell.seed, workers=True, verbose=False)
-    model, data = cell.make_model(), cell.make_data(root)
+    seed_everything(run.seed, workers=True, verbose=False)
+    model, data = run.make_model(), run.make_data(root)
     record = Curves()
     gradients = GradientNormMonitor(times=TIMES, weights=(), max_readings=READINGS)
     margin = _margin_monitor(model)
-    watching = [monitor for name, monitor in (("gradients", gradients), ("margin", margin)) if name in cell.watch]
-    best = ModelCheckpoint(folder, filename="best", enable_version_counter=False, monitor=cell.monitor, mode=cell.mode)
+    watching = [monitor for name, monitor in (("gradients", gradients), ("margin", margin)) if name in run.watch]
+    best = ModelCheckpoint(folder, filename="best", enable_version_counter=False, monitor=run.monitor, mode=run.mode)
     last = LastEpoch(folder / "last.ckpt")
-    options = {"accelerator": "auto", "devices": 1, **cell.trainer}
+    options = {"accelerator": "auto", "devices": 1, **run.trainer}
     own = [getattr(callbacks, name)(**arguments) for name, arguments in options.pop("callbacks", ())]
     trainer = Trainer(
         **options,
@@ -86,29 +86,29 @@ def train(cell: GridCell, root: Path, folder: Path) -> Result:
         enable_model_summary=False,
         default_root_dir=folder,
     )
-    trainer.fit(model, data, ckpt_path=last.path if last.path.exists() else None)
+    trainer.fit(model, data, ckpt_path=to_go_on_from(last.path, folder / "best.ckpt"))
     # before the test, which takes callbacks back to the best epoch too
     curves, started = dict(record.curves), time.monotonic() - record.seconds
-    names = gradients.history.names if "gradients" in cell.watch else []
+    names = gradients.history.names if "gradients" in run.watch else []
     through_time = [name for name in names if name.endswith(".h")]
     norms = gradients.history[through_time[0]].tolist() if through_time else []
     steps = list(gradients.history.steps)
     if names:
         curves["loss"] = (steps, gradients.history["loss"].flatten().tolist())
-    if "margin" in cell.watch:
+    if "margin" in run.watch:
         curves["margin"] = (list(margin.history.steps), _margins(margin))
     trainer.test(model, data, ckpt_path=best.best_model_path or None, verbose=False)
     return Result(
-        model=cell.model,
-        setting=cell.setting,
-        seed=cell.seed,
+        model=run.model,
+        setting=run.setting,
+        seed=run.seed,
         scores={name: value.item() for name, value in trainer.callback_metrics.items()},
         learning_rate=model.hparams["learning_rate"],
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        best=extreme(curves[cell.monitor][1], max if cell.mode == "max" else min),
+        best=extreme(curves[run.monitor][1], max if run.mode == "max" else min),
         least_loss=extreme(curves["val_loss"][1], min),
         curves={name: thinned(curve) for name, curve in curves.items()},
-        gradients=[[norm if math.isfinite(norm) else 0.0 for norm in row] for row in norms],
+        gradients=norms,
         gradient_steps=steps if through_time else [],
         seconds=round(time.monotonic() - started, 1),
         versions=versions(),
@@ -117,7 +117,11 @@ def train(cell: GridCell, root: Path, folder: Path) -> Result:
 
 
 def extreme(values: Sequence[float], of: Callable[[Iterable[float]], float]) -> float:
-    """The best value; NaN if there is no finite one."""
+    """The best of an epoch's values; NaN if no epoch has a finite one.
+
+    Epochs that end in NaN are left out as :class:`ModelCheckpoint` does, which tests the best of the others: a run is
+    judged by the epoch that it is tested in.
+    """
     finite = [value for value in values if math.isfinite(value)]
     return of(finite) if finite else math.nan
 

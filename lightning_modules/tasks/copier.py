@@ -1,15 +1,14 @@
 """Copying from memory."""
 
-import torch.nn.functional as F
 from torch import Tensor
-from torchmetrics import Metric
-from torchmetrics.classification import MulticlassAccuracy
 
-from lightning_modules.tasks.base import Batch
+from datamodules.batched import Batch
+from datamodules.copy_memory import COPIED
+from lightning_modules.tasks.classifier import Classifier
 from lightning_modules.tasks.sequence_task import SequenceTask
 
 
-class SequenceCopier(SequenceTask):
+class SequenceCopier(Classifier, SequenceTask):
     """Answers at every step, and at the last ``copied`` steps by what it has read long before.
 
     The targets have the shape ``(batch, length)``, int64 in ``0 … output_size - 1``; the loss is the cross-entropy of
@@ -23,11 +22,7 @@ class SequenceCopier(SequenceTask):
         torch.Size([2, 5, 9])
     """
 
-    copied = 10
-
-    def metrics(self) -> dict[str, Metric]:
-        """Returns the share of right answers."""
-        return {"accuracy": MulticlassAccuracy(self.hparams["output_size"], average="micro")}
+    copied = COPIED
 
     def forward(self, input: Tensor) -> Tensor:
         """Maps ``(batch, length, input_size)`` to ``(batch, length, output_size)``."""
@@ -36,7 +31,7 @@ class SequenceCopier(SequenceTask):
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Returns the cross-entropy of a step, in nats."""
-        return F.cross_entropy(output.flatten(0, 1), target.flatten())
+        return super().loss(output.flatten(0, 1), target.flatten())
 
     def judged(self, output: Tensor, target: Tensor) -> Batch:
         """Returns the steps at which symbols are given back."""
@@ -44,4 +39,4 @@ class SequenceCopier(SequenceTask):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the symbols given back, ``(batch, copied)``."""
-        return super().predict_step(batch, batch_idx)[:, -self.copied :].argmax(-1)
+        return super().predict_step(batch, batch_idx)[:, -self.copied :]

@@ -1,17 +1,28 @@
 """Word language models."""
 
-from typing import Any
+import math
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, Metric
+from torchmetrics import MeanMetric, Metric, MetricCollection
 
-from lightning_modules.networks.recurrent_layer import Cell, Nonlinearity, output_features, recurrent_layer
-from lightning_modules.tasks.base import Batch, Task
+from datamodules.batched import Batch
+from datamodules.streams import NO_TARGET
+from lightning_modules.networks.recurrent_layer import (
+    NEGATIVE_SLOPE,
+    RADIUS,
+    REFLECTORS,
+    Cell,
+    Nonlinearity,
+    output_features,
+    recurrent_layer,
+)
+from lightning_modules.tasks.base import Task
 
-NO_TARGET = -100
 State = Tensor | tuple[Tensor, ...]
+CARRIED = "carried_states"
 
 
 class Perplexity(MeanMetric):
@@ -25,6 +36,9 @@ class Perplexity(MeanMetric):
         2.0
     """
 
+    def __init__(self) -> None:
+        super().__init__(nan_strategy=math.nan)
+
     def compute(self) -> Tensor:
         """Returns the perplexity of all words so far."""
         return super().compute().exp()
@@ -36,6 +50,7 @@ class LanguageModel(Task):
     Words are embedded, read by recurrent layers, and the states mapped to the words. The state at the end of a window,
     cut off from its graph, is carried to the next one: back-propagation through time stops at the window, memory does
     not. Training, validation, test and prediction each carry their own, from the first batch of an epoch on.
+    Checkpoints hold that of training, so that a run that is resumed within an epoch goes on where it was.
 
     Inputs and targets have the shape ``(batch, length)``, int64 in ``0 … vocabulary_size - 1``; targets of -100 are
     left out. The loss is the cross-entropy of a word in nats. Predictions are the most likely next words.
@@ -77,10 +92,10 @@ class LanguageModel(Task):
         num_layers: int = 1,
         tied: bool = False,
         dropout: float = 0.2,
-        reflectors: int = 16,
-        radius: float | None = 0.01,
+        reflectors: int = REFLECTORS,
+        radius: float | None = RADIUS,
         nonlinearity: Nonlinearity | None = None,
-        negative_slope: float = 0.01,
+        negative_slope: float = NEGATIVE_SLOPE,
         learn_initial_state: bool = False,
         learning_rate: float = 1e-3,
         decay: float = 0.8,
@@ -112,6 +127,7 @@ class LanguageModel(Task):
             self.head.weight = self.embedding.weight
         self.example_input_array = torch.zeros(2, 5, dtype=torch.int64)
         self._carried: dict[str, State] = {}
+        self._of_ranks: list[Tensor] = []
 
     def metrics(self) -> dict[str, Metric]:
         """Returns the perplexity."""
@@ -139,42 +155,42 @@ class LanguageModel(Task):
         states, state = self.recurrent(self.dropout(self.embedding(input)), state)
         return self.head(self.dropout(states)), state
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Returns the loss of a window."""
-        input, target = batch
-        loss = self.loss(self._go_on("train", input, batch_idx), target)
-        self.log("train_loss", loss, prog_bar=True)
-        return loss
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Logs loss and perplexity of the validation text."""
-        input, target = batch
-        self.evaluate("val", self.val_loss, self.val_metrics, self._go_on("val", input, batch_idx), target)
-
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Logs loss and perplexity of the test text."""
-        input, target = batch
-        self.evaluate("test", self.test_loss, self.test_metrics, self._go_on("test", input, batch_idx), target)
-
-    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Returns the most likely next words, ``(batch, length)``."""
-        input, _ = batch
-        return self._go_on("predict", input, batch_idx).argmax(-1)
-
-    def evaluate(self, stage: str, loss: MeanMetric, metrics: Any, output: Tensor, target: Tensor) -> None:
-        """Adds a window to loss and perplexity, each word counting the same, and logs them."""
-        mean, count = self.loss(output, target), words(target)
-        loss.update(mean, count)
-        metrics.update(mean, weight=count)
-        self.log(f"{stage}_loss", loss)
-        self.log_dict(metrics, prog_bar=True)
-
-    def _go_on(self, stage: str, input: Tensor, batch_idx: int) -> Tensor:
-        """Logits of a window, read from where the one before of the stage stopped."""
+    def answer(self, input: Tensor, stage: str, batch_idx: int) -> Tensor:
+        """Returns the logits of a window, read from where the one before of the stage stopped."""
         before = self._carried.get(stage) if batch_idx else None
         logits, state = self.advance(input, before)
         self._carried[stage] = tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach()
         return logits
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the state of the training text, (ranks, …) each; a collective, as saving is."""
+        state = self._carried.get("train")
+        if state is not None:
+            parts = state if isinstance(state, tuple) else (state,)
+            checkpoint[CARRIED] = [cast(Tensor, self.all_gather(part)).reshape(-1, *part.shape) for part in parts]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes the states over; checkpoints of older versions have none."""
+        self._of_ranks = checkpoint.get(CARRIED, [])
+
+    def on_train_start(self) -> None:
+        """Goes on from this rank's state, if there are as many ranks as there were."""
+        mine = [
+            ranks[self.global_rank].to(self.device) for ranks in self._of_ranks if len(ranks) == self.trainer.world_size
+        ]
+        if mine:
+            self._carried["train"] = tuple(mine) if len(mine) > 1 else mine[0]
+        self._of_ranks = []
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Returns the most likely next words, ``(batch, length)``."""
+        return super().predict_step(batch, batch_idx).argmax(-1)
+
+    def evaluate(self, loss: MeanMetric, metrics: MetricCollection, output: Tensor, target: Tensor) -> None:
+        """Adds a window to loss and perplexity, each word counting the same."""
+        mean, count = self.loss(output, target), words(target)
+        loss.update(mean, count)
+        metrics.update(mean, weight=count)
 
 
 def words(target: Tensor) -> Tensor:

@@ -5,11 +5,11 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MultilabelF1Score, MultilabelRankingAveragePrecision
 
-from lightning_modules.tasks.base import Batch
-from lightning_modules.tasks.vector_task import DeepTask
+from datamodules.batched import Batch
+from lightning_modules.tasks.vector_task import VectorTask
 
 
-class MultiLabelClassifier(DeepTask):
+class MultiLabelClassifier(VectorTask):
     """Finds the labels of a sample (Appendix C.1.1 of the paper).
 
     The targets have the shape ``(batch, output_size)``, float32, 1 at each label of the sample; the loss is the binary

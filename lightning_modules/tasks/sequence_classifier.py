@@ -1,15 +1,10 @@
 """Classification of whole sequences."""
 
-import torch.nn.functional as F
-from torch import Tensor
-from torchmetrics import Metric
-from torchmetrics.classification import MulticlassAccuracy
-
-from lightning_modules.tasks.base import Batch
+from lightning_modules.tasks.classifier import Classifier
 from lightning_modules.tasks.sequence_task import SequenceTask
 
 
-class SequenceClassifier(SequenceTask):
+class SequenceClassifier(Classifier, SequenceTask):
     """Names the class of a sequence, as for pixel MNIST and the UCR archive.
 
     The targets have the shape ``(batch,)``, int64 in ``0 … output_size - 1``; the loss is the
@@ -20,15 +15,3 @@ class SequenceClassifier(SequenceTask):
         >>> model(model.example_input_array).shape
         torch.Size([2, 10])
     """
-
-    def metrics(self) -> dict[str, Metric]:
-        """Returns the share of right answers, each sample counting the same."""
-        return {"accuracy": MulticlassAccuracy(self.hparams["output_size"], average="micro")}
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Returns the cross-entropy, in nats."""
-        return F.cross_entropy(output, target)
-
-    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Returns the most likely class of each sequence."""
-        return super().predict_step(batch, batch_idx).argmax(-1)

@@ -3,7 +3,15 @@
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.networks.recurrent_layer import Cell, Nonlinearity, output_features, recurrent_layer
+from lightning_modules.networks.recurrent_layer import (
+    NEGATIVE_SLOPE,
+    RADIUS,
+    REFLECTORS,
+    Cell,
+    Nonlinearity,
+    output_features,
+    recurrent_layer,
+)
 from lightning_modules.tasks.base import Task
 
 
@@ -39,10 +47,10 @@ class SequenceTask(Task):
         hidden_size: int = 128,
         num_layers: int = 1,
         dropout: float = 0.0,
-        reflectors: int = 16,
-        radius: float | None = 0.01,
+        reflectors: int = REFLECTORS,
+        radius: float | None = RADIUS,
         nonlinearity: Nonlinearity | None = None,
-        negative_slope: float = 0.01,
+        negative_slope: float = NEGATIVE_SLOPE,
         learn_initial_state: bool = False,
         learning_rate: float = 1e-3,
         decay: float = 1.0,

@@ -3,11 +3,20 @@
 import torch
 from torch import Tensor
 
-from lightning_modules.networks.deep_network import Activation, Network, deep_network
+from lightning_modules.networks.deep_network import (
+    DEPTH,
+    NEGATIVE_SLOPE,
+    RADIUS,
+    REFLECTORS,
+    WIDTH,
+    Activation,
+    Network,
+    deep_network,
+)
 from lightning_modules.tasks.base import Task
 
 
-class DeepTask(Task):
+class VectorTask(Task):
     """Answers a vector by a deep network.
 
     Trained by Adam; the learning rate is multiplied by ``decay`` after each epoch. Logs
@@ -36,13 +45,13 @@ class DeepTask(Task):
         input_size: int,
         output_size: int,
         network: Network = "spectral-mlp",
-        depth: int = 30,
-        width: int = 128,
-        reflectors: int = 4,
-        radius: float = 0.1,
+        depth: int = DEPTH,
+        width: int = WIDTH,
+        reflectors: int = REFLECTORS,
+        radius: float = RADIUS,
         center: float | None = None,
         nonlinearity: Activation = "relu",
-        negative_slope: float = 0.01,
+        negative_slope: float = NEGATIVE_SLOPE,
         dropout: float = 0.0,
         learning_rate: float = 1e-3,
         decay: float = 1.0,

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from spectral_param.bounds.norms import operator_norm
+from spectral_param.bounds.known_call import by_known_call
+from spectral_param.bounds.norms import operator_norm, operator_norms
 from spectral_param.nn.residual import Residual
-from spectral_param.spectrum.values import spectral_norm
+from spectral_param.nn.svd_linear import SVDLinear
+from spectral_param.parametrization.blocks import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 
 # The greatest slope, rounded up, or for softmax the greatest norm of its Jacobian.
 _CONSTANTS: dict[type[nn.Module], float] = {
@@ -25,10 +27,8 @@ _CONSTANTS: dict[type[nn.Module], float] = {
     nn.Dropout3d: 1.0,
     nn.ReLU: 1.0,
     nn.ReLU6: 1.0,
-    nn.CELU: 1.0,
     nn.Tanh: 1.0,
     nn.Hardtanh: 1.0,
-    nn.Softplus: 1.0,
     nn.Softsign: 1.0,
     nn.LogSigmoid: 1.0,
     nn.Sigmoid: 0.25,
@@ -49,7 +49,7 @@ _POOLED_DIMENSIONS: dict[type[nn.Module], int] = {
 }
 
 
-@functools.singledispatch
+@by_known_call
 def lipschitz_bound(module: nn.Module) -> Tensor:
     """Bounds the Lipschitz constant of a network: ‖f(x) - f(x')‖ ≤ L ‖x - x'‖ for every x and x'.
 
@@ -57,9 +57,15 @@ def lipschitz_bound(module: nn.Module) -> Tensor:
     the product of its layers' constants, a block x + f(x) has 1 + L(f). Where a weight is registered its norm is
     max|σ|, without a decomposition.
 
+    A certificate must not be false, so a bound is given only where the ``forward`` that would run is one that is known:
+    not for a derived class that has its own, for one put on the instance, or where hooks listen. Norms of weights are
+    rounded up by a few ε of their dtype, for what W is off by as it is built; the rounding of the rest of a forward is
+    not counted.
+
     Known are ``nn.Linear`` and ``SVDLinear``; convolutions and their transposes; the usual activations and softmax; max
     and average pooling; batch normalisation; dropout, flattening; ``nn.Sequential`` and
-    :class:`~spectral_param.nn.Residual`. Modules of your own join them as in the example.
+    :class:`~spectral_param.nn.Residual`. Modules of your own join them as in the example;
+    a class that is derived from one of them, with a ``forward`` of its own, needs a bound of its own.
 
     The σ of a convolution's kernel, read as (out, in·kh·kw), are not those of the convolution. Its bound is max|σ|·√r
     with r the number of windows that a pixel can lie in, ``kh·kw`` at stride 1: too large by √r at most, and exact
@@ -73,9 +79,9 @@ def lipschitz_bound(module: nn.Module) -> Tensor:
         L, a scalar in float64 on the CPU, differentiable with respect to the weights.
 
     Raises:
-        TypeError: if no bound is known for a module in it.
-        ValueError: if a convolution pads with anything but zeros, batch normalisation keeps no running statistics, or
-            adaptive pooling leaves more than one entry.
+        TypeError: if no bound is known for a module in it, or for what a call of it does.
+        ValueError: if a convolution pads with anything but zeros, batch normalisation keeps no running statistics,
+            adaptive pooling leaves more than one entry, or an activation is steeper without end.
 
     Example:
         >>> import torch
@@ -84,7 +90,7 @@ def lipschitz_bound(module: nn.Module) -> Tensor:
         >>> from spectral_param.bounds import lipschitz_bound
         >>> from spectral_param.nn import Residual, SVDLinear
         >>> block = Residual(SVDLinear(8, 8, sigma=Fixed(0.5)), nn.ReLU())
-        >>> lipschitz_bound(nn.Sequential(block, nn.Tanh(), SVDLinear(8, 2, sigma=Fixed(2.0)))).item()
+        >>> round(lipschitz_bound(nn.Sequential(block, nn.Tanh(), SVDLinear(8, 2, sigma=Fixed(2.0)))).item(), 4)
         3.0
         >>> class Halve(nn.Module):
         ...     def forward(self, input):
@@ -118,14 +124,18 @@ def _linear(module: nn.Linear) -> Tensor:
     return operator_norm(module)
 
 
+@lipschitz_bound.register
+def _svd_linear(module: SVDLinear) -> Tensor:
+    return operator_norm(module, is_built=False)
+
+
 # ---------------------------------------------------------------------------------------------- convolution and pooling
 
 
-@lipschitz_bound.register
 def _convolution(module: _ConvNd) -> Tensor:
     if module.padding_mode != "zeros":
         raise ValueError(f"module: expected {type(module).__name__} to pad with zeros, got {module.padding_mode!r}.")
-    norm = spectral_norm(module).to("cpu", torch.float64)
+    norm = operator_norms(module)
     # Registered with chunks=groups, each group convolves channels of its own.
     whole = norm.amax() if norm.dim() and len(norm) == module.groups else torch.linalg.vector_norm(norm)
     # A registered transpose is read by its outputs, a plain one by its inputs; √(kh·kw) holds for both.
@@ -133,12 +143,11 @@ def _convolution(module: _ConvNd) -> Tensor:
     return whole * math.sqrt(_windows(module.kernel_size, stride, module.dilation))
 
 
-def _pooling(module: nn.Module) -> Tensor:
-    dimensions = _POOLED_DIMENSIONS[type(module)]
+def _pooling(dimensions: int, module: nn.Module) -> Tensor:
     kernel, stride, dilation = (
         _each(getattr(module, name, 1), dimensions) for name in ("kernel_size", "stride", "dilation")
     )
-    scale = math.prod(kernel) / (getattr(module, "divisor_override", None) or math.prod(kernel))
+    scale = math.prod(kernel) / abs(getattr(module, "divisor_override", None) or math.prod(kernel))
     return torch.tensor(scale * math.sqrt(_windows(kernel, stride, dilation)), dtype=torch.float64)
 
 
@@ -164,37 +173,62 @@ def _mean(module: nn.Module) -> Tensor:
 # ------------------------------------------------------------------------------------------ normalisation, activations
 
 
-@lipschitz_bound.register
+@lipschitz_bound.register(nn.BatchNorm1d)
+@lipschitz_bound.register(nn.BatchNorm2d)
+@lipschitz_bound.register(nn.BatchNorm3d)
+@lipschitz_bound.register(nn.SyncBatchNorm)
 def _batch_norm(module: _BatchNorm) -> Tensor:
-    if module.running_var is None:
+    if module.running_mean is None or module.running_var is None:
         raise ValueError(f"module: expected running statistics in {type(module).__name__}, got none.")
     scale = (module.running_var.to("cpu", torch.float64) + module.eps).rsqrt()
-    if module.affine:
+    if module.weight is not None:
         scale = scale * module.weight.to("cpu", torch.float64).abs()
     return scale.amax()
 
 
+def _steeper_than_one(slope: float | Tensor) -> Tensor:
+    return torch.as_tensor(slope, dtype=torch.float64, device="cpu").abs().amax().clamp_min(1.0)
+
+
 @lipschitz_bound.register
 def _leaky_relu(module: nn.LeakyReLU) -> Tensor:
-    return torch.tensor(max(1.0, abs(module.negative_slope)), dtype=torch.float64)
+    return _steeper_than_one(module.negative_slope)
 
 
 @lipschitz_bound.register
 def _elu(module: nn.ELU) -> Tensor:
-    return torch.tensor(max(1.0, abs(module.alpha)), dtype=torch.float64)
+    return _steeper_than_one(module.alpha)
 
 
 @lipschitz_bound.register
 def _prelu(module: nn.PReLU) -> Tensor:
-    return module.weight.to("cpu", torch.float64).abs().amax().clamp_min(1.0)
+    return _steeper_than_one(module.weight)
 
 
-def _constant(module: nn.Module) -> Tensor:
-    known = next(value for cls, value in _CONSTANTS.items() if isinstance(module, cls))
+@lipschitz_bound.register
+def _celu(module: nn.CELU) -> Tensor:
+    if not module.alpha > 0:
+        raise ValueError(f"module: expected CELU with an alpha above 0, got {module.alpha}.")
+    return _steeper_than_one(1.0)
+
+
+@lipschitz_bound.register
+def _softplus(module: nn.Softplus) -> Tensor:
+    if not module.threshold >= 20:
+        raise ValueError(
+            f"module: expected Softplus with a threshold of 20 or more, where its jump is lost in rounding, "
+            f"got {module.threshold}."
+        )
+    return _steeper_than_one(1.0)
+
+
+def _constant(known: float, module: nn.Module) -> Tensor:
     return torch.tensor(known, dtype=torch.float64)
 
 
-for _cls in _CONSTANTS:
-    lipschitz_bound.register(_cls, _constant)
-for _cls in _POOLED_DIMENSIONS:
-    lipschitz_bound.register(_cls, _pooling)
+for _cls, _known in _CONSTANTS.items():
+    lipschitz_bound.register(_cls, functools.partial(_constant, _known))
+for _cls, _dimensions in _POOLED_DIMENSIONS.items():
+    lipschitz_bound.register(_cls, functools.partial(_pooling, _dimensions))
+for _cls in (*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS):
+    lipschitz_bound.register(_cls, _convolution)

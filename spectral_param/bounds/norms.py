@@ -2,36 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
-from spectral_param.parametrization.lookup import is_registered, parametrization_lists
-from spectral_param.spectrum.values import singular_values, spectral_norm
+from spectral_param.bounds.known_call import departure, methods_in_call
+from spectral_param.parametrization.lookup import parametrization_lists, parametrization_of
+from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.spectrum.as_matrix import matrix_of
+
+_LIST, _SVD = methods_in_call(parametrize.ParametrizationList), methods_in_call(SVDParametrization)
 
 
-def operator_norm(module: nn.Module, tensor_name: str = "weight") -> Tensor:
-    """‖W‖₂; for a weight registered in chunks √Σ‖W_c‖₂², which is at least that.
+def operator_norm(module: nn.Module, tensor_name: str = "weight", *, is_built: bool = True) -> Tensor:
+    """‖W‖₂, rounded up; for a weight registered in chunks √Σ‖W_c‖₂², which is at least that.
 
-    Args:
-        module: the owner.
-        tensor_name: its weight.
-
-    Returns:
-        A scalar, differentiable.
+    See :func:`operator_norms`.
 
     Example:
         >>> import torch
         >>> from spectral_param.bounds.norms import operator_norm
         >>> layer = torch.nn.Linear(2, 2)
         >>> layer.weight.data = torch.diag(torch.tensor([3.0, -4.0]))
-        >>> operator_norm(layer).item()
+        >>> round(operator_norm(layer).item(), 9)
         4.0
     """
-    return torch.linalg.vector_norm(_wide(spectral_norm(module, tensor_name)))
+    return torch.linalg.vector_norm(operator_norms(module, tensor_name, is_built=is_built))
+
+
+def operator_norms(module: nn.Module, tensor_name: str = "weight", *, is_built: bool = True) -> Tensor:
+    """‖W‖₂ of each block, rounded up, so that it is not below that of the W which the module works with.
+
+    A registered W has max|σ| but for the rounding of its products, which was measured to stay well below the
+    ``ε (8 max|σ| + ‖σ‖)`` that is added here, and for that to the dtype of the layer where it is coarser, at most
+    ``ε/2 ‖σ‖``. A plain W is decomposed in float64, whose ε counts.
+
+    Args:
+        module: the owner.
+        tensor_name: its weight.
+        is_built: whether a registered W is built, in the dtype of the layer; ``SVDLinear`` does without.
+
+    Returns:
+        A scalar, or (blocks,); differentiable.
+
+    Raises:
+        TypeError: if something listens to the SVD of a registered weight, or has taken its place.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param import Fixed, register_svd_parametrization
+        >>> from spectral_param.bounds.norms import operator_norms
+        >>> layer = register_svd_parametrization(nn.Linear(2, 4), chunks=2, sigma=Fixed(0.5), init="orthogonal")
+        >>> [round(norm, 4) for norm in operator_norms(layer).tolist()]
+        [0.5, 0.5]
+    """
+    sigma, weight, factors = _spectrum(module, tensor_name)
+    greatest, length = sigma.amax(-1), torch.linalg.vector_norm(sigma.detach(), dim=-1)
+    norm = greatest + factors * (8 * greatest.detach() + length)
+    return norm + weight / 2 * length if is_built and weight > factors else norm
 
 
 def both_norms(module: nn.Module, tensor_name: str = "weight", *, over_range: bool = False) -> tuple[Tensor, Tensor]:
-    """‖W‖₂ (see :func:`operator_norm`) and ‖W‖_F, both from the singular values.
+    """‖W‖₂ (see :func:`operator_norm`; not rounded up) and ‖W‖_F, both from the singular values.
 
     Args:
         module: the owner.
@@ -42,6 +77,9 @@ def both_norms(module: nn.Module, tensor_name: str = "weight", *, over_range: bo
     Returns:
         Two scalars, without a graph.
 
+    Raises:
+        TypeError: as for :func:`operator_norms`.
+
     Example:
         >>> from torch import nn
         >>> from spectral_param import Band, register_svd_parametrization
@@ -50,13 +88,43 @@ def both_norms(module: nn.Module, tensor_name: str = "weight", *, over_range: bo
         >>> [norm.item() for norm in both_norms(layer)], [norm.item() for norm in both_norms(layer, over_range=True)]
         ([1.0, 2.0], [1.5, 3.0])
     """
-    sigma = _wide(singular_values(module, tensor_name).detach())
-    if over_range and is_registered(module, tensor_name):
-        held = parametrization_lists(module)[tensor_name]
-        if len(held) == 1:
-            low, high = (_wide(torch.as_tensor(edge)) for edge in (held[0].sigma_map.low, held[0].sigma_map.high))
-            sigma = torch.maximum(low.abs(), high.abs()).expand_as(sigma)
+    sigma = _spectrum(module, tensor_name)[0].detach()
+    parametrization = parametrization_of(module, tensor_name)
+    if over_range and parametrization is not None:
+        sigma_map = parametrization.sigma_map
+        low, high = (_wide(torch.as_tensor(edge)) for edge in (sigma_map.low, sigma_map.high))
+        sigma = torch.maximum(low.abs(), high.abs()).expand_as(sigma)
     return torch.linalg.vector_norm(sigma.amax(-1)), torch.linalg.vector_norm(sigma)
+
+
+def _spectrum(module: nn.Module, tensor_name: str) -> tuple[Tensor, float, float]:
+    """Singular values of the weight as it is used, (k,) or (blocks, k); ε of its dtype and of what it is made of."""
+    parametrization = parametrization_of(module, tensor_name)
+    if parametrization is None:
+        with _in_evaluation(module):
+            matrix = matrix_of(module, tensor_name)
+        wide = torch.promote_types(matrix.dtype, torch.float64)
+        epsilon = torch.finfo(torch.float64).eps
+        return torch.linalg.svdvals(matrix.to("cpu", wide)), epsilon, epsilon
+    held = parametrization_lists(module)[tensor_name]
+    if change := departure(held, _LIST) or departure(parametrization, _SVD):
+        raise TypeError(f"module: expected {tensor_name!r} to be its SVD, got a parametrization with {change}.")
+    weight, factors = (torch.finfo(dtype).eps for dtype in (parametrization.dtype, parametrization.factors[0].dtype))
+    return _wide(parametrization.sigma.abs()), weight, factors
+
+
+@contextmanager
+def _in_evaluation(module: nn.Module) -> Iterator[None]:
+    """Parametrizations of others, such as torch's ``spectral_norm``, may depend on the mode and change when read."""
+    lists = parametrization_lists(module).modules() if parametrize.is_parametrized(module) else ()
+    trained = [held for held in lists if held.training]
+    for held in trained:
+        held.training = False
+    try:
+        yield
+    finally:
+        for held in trained:
+            held.training = True
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -7,8 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from spectral_param.bounds.known_call import check_known, known_calls
 from spectral_param.bounds.norms import operator_norm
 from spectral_param.nn.spectral_rnn import SpectralRNN
+from spectral_param.parametrization.lookup import registered_names
+
+_RECURRENT = known_calls(nn.RNN, SpectralRNN)
 
 
 class UnrolledBounds(NamedTuple):
@@ -29,7 +33,8 @@ def unrolled_lipschitz_bounds(rnn: nn.RNN | SpectralRNN, steps: int) -> Unrolled
     One layer with ``w = ‖W‖₂`` and ``m = ‖M‖₂`` has ``w^T`` with respect to h_0, the paper's bound on the gradient that
     comes back to it, and ``m √Σ w^{2(T - t)}`` with respect to x_1 … x_T. In a stack the constants of every step are
     handed down from layer to layer. Norms are Euclidean over all entries of a sample; the slope of leaky_relu counts
-    where it exceeds 1. Where a weight is registered its norm is max|σ|, without a decomposition.
+    where it exceeds 1. Where a weight is registered its norm is max|σ|, without a decomposition. Norms are rounded up
+    as in :func:`~spectral_param.bounds.lipschitz_bound`.
 
     Args:
         rnn: ``nn.RNN``, in one direction, or :class:`~spectral_param.nn.SpectralRNN`; as in evaluation.
@@ -39,7 +44,8 @@ def unrolled_lipschitz_bounds(rnn: nn.RNN | SpectralRNN, steps: int) -> Unrolled
         The two bounds, differentiable with respect to the weights.
 
     Raises:
-        TypeError: if ``rnn`` is another kind of module, or ``steps`` no integer.
+        TypeError: if ``rnn`` is another kind of module, has a ``forward`` of its own, hooks, or runs with other weights
+            than it shows; or ``steps`` is no integer.
         ValueError: if ``steps`` is less than 1, or ``rnn`` runs in both directions.
 
     Example:
@@ -47,7 +53,7 @@ def unrolled_lipschitz_bounds(rnn: nn.RNN | SpectralRNN, steps: int) -> Unrolled
         >>> from spectral_param.bounds import unrolled_lipschitz_bounds
         >>> from spectral_param.nn import SpectralRNN
         >>> rnn = SpectralRNN(2, 16, sigma=Band(0.01))
-        >>> unrolled_lipschitz_bounds(rnn, steps=300).initial_state.item()
+        >>> round(unrolled_lipschitz_bounds(rnn, steps=300).initial_state.item(), 3)
         1.0
     """
     check_recurrent(rnn, steps)
@@ -74,17 +80,25 @@ def greatest_slope(rnn: nn.RNN | SpectralRNN) -> float:
         1.5
     """
     if isinstance(rnn, SpectralRNN) and rnn.nonlinearity == "leaky_relu":
-        return max(1.0, rnn.negative_slope)
+        return max(1.0, abs(rnn.negative_slope))
     return 1.0
 
 
 def check_recurrent(rnn: nn.Module, steps: int) -> None:
     """Raises the errors of :func:`unrolled_lipschitz_bounds`."""
-    if not isinstance(rnn, (nn.RNN, SpectralRNN)):
-        raise TypeError(f"rnn: expected torch.nn.RNN or SpectralRNN, got {type(rnn).__name__}.")
+    check_known("rnn", rnn, _RECURRENT)
     if isinstance(steps, bool) or not isinstance(steps, int):
         raise TypeError(f"steps: expected an integer, got {type(steps).__name__}.")
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}.")
     if getattr(rnn, "bidirectional", False):
         raise ValueError("rnn: expected one direction, got bidirectional=True.")
+    if isinstance(rnn, nn.RNN) and not registered_names(rnn):
+        _check_weights(rnn)
+
+
+def _check_weights(rnn: nn.RNN) -> None:
+    """Torch's plain class runs with a list of its own, which what others put on a weight does not reach."""
+    for name, used in zip(rnn._flat_weights_names, rnn._flat_weights, strict=True):
+        if used is not getattr(rnn, name):
+            raise TypeError(f"rnn: expected plain or registered weights, got {name!r} that is not what it runs with.")

@@ -1,115 +1,131 @@
-"""W = U diag(σ) Vᵀ from the reflectors of U and V and σ (Eqs. 7 and 8 of the paper): built, or applied to vectors."""
+"""The orthogonal factors U and V, and W = U diag(σ) Vᵀ of them (Eqs. 7 and 8 of the paper): built, or applied."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spectral_param.functional.householder import householder_apply, householder_product
-from spectral_param.functional.low_rank import low_rank_factors, low_rank_weight
-from spectral_param.functional.packing import unpack
-from spectral_param.functional.thin_product import thin_product
-from spectral_param.functional.ways import is_low_rank, is_thin
-from spectral_param.sizes import Sizes
+from spectral_param.functional.householder import first_columns, reflect
+from spectral_param.functional.reflectors import unpack
+
+_SIGN = 1e-4  # of the reflector before: up to there a single entry is zero
 
 
-def packed_weight(u: Tensor | None, sigma: Tensor, v: Tensor | None, sizes: Sizes) -> Tensor:
-    """Builds W from packed reflectors, by the algorithm that is the faster for their number.
+class ReflectorProduct(NamedTuple):
+    """An orthogonal n×n matrix as the product of m reflectors; the identity where m = 0.
+
+    Attributes:
+        packed: the reflectors without their zeros, (…, packed_size(n, m)); nothing is in there where m = 0.
+        n: rows.
+        m: reflectors.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.factorization import ReflectorProduct
+        >>> x = torch.randn(3, 2)
+        >>> torch.equal(ReflectorProduct(torch.empty(0), 3, 0).apply(x), x)
+        True
+        >>> u = ReflectorProduct(torch.randn(5), 3, 2)
+        >>> torch.allclose(u.apply(u.columns(2), transpose=True), torch.eye(3, 2), atol=1e-6)
+        True
+    """
+
+    packed: Tensor
+    n: int
+    m: int
+
+    def reflectors(self, *, plainly: bool = True) -> Tensor:
+        """With their zeros, (…, n, m).
+
+        A last reflector of one entry is a sign, zero for +1, and has no gradient. It is read as zero where it is next
+        to nothing beside the reflector before it, so that noise on all numbers does not turn it.
+        """
+        dense = unpack(self.packed, self.n, self.m, plainly=plainly)
+        if self.n == self.m > 1:
+            with torch.no_grad():  # in place, in a tensor of its own
+                sign, before = dense[..., -1, -1], dense[..., -2:, -2]
+                sign.masked_fill_(sign.abs() <= _SIGN * before.abs().amax(-1), 0.0)
+        return dense
+
+    def columns(self, count: int, *, plainly: bool = True) -> Tensor:
+        """The first columns, (…, n, count)."""
+        return first_columns(self.reflectors(plainly=plainly), count, plainly=plainly)
+
+    def apply(self, x: Tensor, *, transpose: bool = False, plainly: bool = True) -> Tensor:
+        """``U x``, or ``Uᵀ x``, for x (…, n, b), U never built."""
+        if self.m == 0:
+            return x
+        return reflect(self.reflectors(plainly=plainly), x, transpose=transpose, plainly=plainly)
+
+
+def svd_weight(u: ReflectorProduct, sigma: Tensor, v: ReflectorProduct, *, plainly: bool = True) -> Tensor:
+    """Builds ``W = U[:, :k] diag(σ) V[:, :k]ᵀ``, k = min(p, q).
 
     Args:
-        u: packed reflectors of U, (…, packed_size(p, m₁)); ``None`` where m₁ = 0.
+        u: U, p×p.
         sigma: (…, k), of any sign.
-        v: packed reflectors of V, (…, packed_size(q, m₂)); ``None`` where m₂ = 0.
-        sizes: p, q, m₁ and m₂.
+        v: V, q×q.
+        plainly: in operations that every transform of torch can see through; else with handwritten backwards.
 
     Returns:
         (…, p, q) in the dtype of ``sigma``.
 
     Example:
         >>> import torch
-        >>> from spectral_param.functional.factorization import packed_weight
-        >>> from spectral_param.sizes import Sizes
-        >>> w = packed_weight(torch.randn(7), torch.tensor([3.0, 2.0, 1.0]), None, Sizes(4, 3, 2, 0))
-        >>> torch.linalg.svdvals(w)
+        >>> from spectral_param.functional.factorization import ReflectorProduct, svd_weight
+        >>> u, v = ReflectorProduct(torch.randn(7), 4, 2), ReflectorProduct(torch.randn(5), 3, 2)
+        >>> torch.linalg.svdvals(svd_weight(u, torch.tensor([3.0, 2.0, 1.0]), v))
         tensor([3.0000, 2.0000, 1.0000])
     """
-    if u is not None and v is not None and is_low_rank(sizes):
-        return low_rank_weight(u, sigma, v, sizes)
-    p, q, m1, m2 = sizes
-    return svd_weight(_unpacked(u, p, m1), sigma, _unpacked(v, q, m2), p, q)
+    p, q, k = u.n, v.n, sigma.shape[-1]
+    if v.m == 0:
+        w = pad(torch.diag_embed(sigma), (0, q - k))
+    else:
+        w = (v.columns(k, plainly=plainly) * sigma.unsqueeze(-2)).mT  # (…, k, q)
+    if p > k:
+        w = pad(w, (0, 0, 0, p - k))
+    return w.contiguous() if u.m == 0 else u.apply(w, plainly=plainly)
 
 
-def packed_product(
-    x: Tensor, u: Tensor | None, sigma: Tensor, v: Tensor | None, sizes: Sizes, bias: Tensor | None = None
-) -> Tensor:
-    """Applies W to the rows of x, ``x Wᵀ + b``, without building W.
+def svd_product(x: Tensor, u: ReflectorProduct, sigma: Tensor, v: ReflectorProduct, *, plainly: bool = True) -> Tensor:
+    """Applies W to the rows of x, ``x Wᵀ``, by V, σ and U in turn.
 
     Args:
-        x: (N, q) in the dtype of ``sigma``.
-        u: as for :func:`packed_weight`.
-        sigma: as there.
-        v: as there.
-        sizes: as there.
-        bias: b, (p,), or ``None``.
+        x: (…, N, q) in the dtype of ``sigma``.
+        u: U, p×p.
+        sigma: (…, k), of any sign.
+        v: V, q×q.
+        plainly: as for :func:`svd_weight`.
 
     Returns:
         (…, N, p).
 
     Example:
         >>> import torch
-        >>> from spectral_param.functional.factorization import packed_product, packed_weight
-        >>> from spectral_param.sizes import Sizes
-        >>> u, sigma, v, sizes = torch.randn(7), torch.ones(3), torch.randn(3), Sizes(4, 3, 2, 1)
-        >>> x = torch.randn(5, 3)
-        >>> torch.allclose(packed_product(x, u, sigma, v, sizes), x @ packed_weight(u, sigma, v, sizes).mT, atol=1e-5)
+        >>> from spectral_param.functional.factorization import ReflectorProduct, svd_product, svd_weight
+        >>> u, v = ReflectorProduct(torch.randn(7), 4, 2), ReflectorProduct(torch.randn(3), 3, 1)
+        >>> x, sigma = torch.randn(5, 3), torch.ones(3)
+        >>> torch.allclose(svd_product(x, u, sigma, v), x @ svd_weight(u, sigma, v).mT, atol=1e-5)
         True
     """
-    p, q, m1, m2 = sizes
-    k = sizes.k
-    if u is not None and v is not None and is_thin(sizes, x.shape[-2]):
-        left, right = low_rank_factors(u, sigma, v, sizes)
-        if sigma.dim() == 1:
-            return thin_product(x, sigma, left, right, bias)
-        start = pad(x[..., :k] * sigma.unsqueeze(-2), (0, p - k))
-        y = start - (x @ right) @ left.mT
-        return y if bias is None else y + bias
-    dense_u, dense_v = _unpacked(u, p, m1), _unpacked(v, q, m2)
-    turned = x.mT if dense_v is None else householder_apply(dense_v, x.mT, transpose=True)
-    scaled = pad(sigma.unsqueeze(-1) * turned[..., :k, :], (0, 0, 0, p - k))
-    y = (scaled if dense_u is None else householder_apply(dense_u, scaled)).mT
-    return y if bias is None else y + bias
-
-
-def svd_weight(u: Tensor | None, sigma: Tensor, v: Tensor | None, p: int, q: int) -> Tensor:
-    """Builds ``W = U[:, :k] diag(σ) V[:, :k]ᵀ``, k = min(p, q), as two products of reflectors.
-
-    Args:
-        u: reflectors of U, (…, p, m₁); ``None`` for U = I.
-        sigma: (…, k), of any sign.
-        v: reflectors of V, (…, q, m₂); ``None`` for V = I.
-        p: rows of W.
-        q: columns of W.
-
-    Returns:
-        (…, p, q) in the dtype of ``sigma``.
-
-    Example:
-        >>> import torch
-        >>> from spectral_param.functional.factorization import svd_weight
-        >>> w = svd_weight(torch.randn(4, 2), torch.tensor([3.0, 2.0, 1.0]), torch.randn(3, 2), 4, 3)
-        >>> torch.linalg.svdvals(w)
-        tensor([3.0000, 2.0000, 1.0000])
-    """
-    k = min(p, q)
-    if v is None:
-        w = pad(torch.diag_embed(sigma), (0, q - k))
-    else:
-        w = (householder_product(v, columns=k) * sigma.unsqueeze(-2)).mT
+    p, k = u.n, sigma.shape[-1]
+    columns = (x if plainly else _RowGradient.apply(x)).mT
+    scaled = sigma.unsqueeze(-1) * v.apply(columns, transpose=True, plainly=plainly)[..., :k, :]  # (…, k, N)
     if p > k:
-        w = pad(w, (0, 0, 0, p - k))
-    return w.contiguous() if u is None else householder_apply(u, w)
+        scaled = pad(scaled, (0, 0, 0, p - k))
+    return u.apply(scaled, plainly=plainly).mT
 
 
-def _unpacked(packed: Tensor | None, n: int, m: int) -> Tensor | None:
-    return None if packed is None else unpack(packed, n, m)
+class _RowGradient(torch.autograd.Function):
+    """x as it is, with a gradient that lies row by row in memory, as those of ``nn.Linear`` do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.contiguous()

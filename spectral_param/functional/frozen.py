@@ -3,86 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from spectral_param.functional.householder import compact_wy, householder_product
-from spectral_param.functional.packing import unpack
+from spectral_param.functional.factorization import ReflectorProduct
+from spectral_param.functional.householder import compact_wy
 from spectral_param.torch_state.checksum import checksum
-from spectral_param.torch_state.modes import traced_or_transformed
 
 
-class _Built(NamedTuple):
-    state: tuple[object, ...]
-    tensors: tuple[Tensor, ...]
+class FrozenProduct:
+    """What is kept of one orthogonal factor. Copies and pickles begin with nothing kept.
 
-
-_kept: dict[str, WeakTensorKeyDictionary] = {"columns": WeakTensorKeyDictionary(), "turn": WeakTensorKeyDictionary()}
-
-
-def stands_still(packed: Tensor) -> bool:
-    """Whether these packed reflectors are a plain tensor that nothing trains or traces."""
-    plain = type(packed) in (Tensor, torch.nn.Parameter)
-    return not traced_or_transformed() and plain and not packed.requires_grad and not packed.is_inference()
-
-
-def kept_columns(packed: Tensor, n: int, m: int, columns: int) -> Tensor:
-    """The first columns of the product of packed reflectors, built anew only where these have changed in place.
-
-    Args:
-        packed: (…, packed_size(n, m)), see :func:`stands_still`. Writing through ``.data`` is seen on the CPU alone.
-        n: rows.
-        m: reflectors.
-        columns: how many.
-
-    Returns:
-        (…, n, columns) in float32 or float64, without a graph.
+    Writing to the reflectors through ``.data`` is seen on the CPU alone.
 
     Example:
         >>> import torch
-        >>> from spectral_param.functional.frozen import kept_columns
-        >>> packed = torch.randn(7)
-        >>> kept_columns(packed, 4, 2, 3) is kept_columns(packed, 4, 2, 3)
+        >>> from spectral_param.functional.frozen import FrozenProduct
+        >>> from spectral_param.functional.factorization import ReflectorProduct
+        >>> kept, u, x = FrozenProduct(), ReflectorProduct(torch.randn(7), 4, 2), torch.randn(3, 4)
+        >>> kept.columns(u, 3) is kept.columns(u, 3)
+        True
+        >>> torch.allclose(kept.rotate(x, u), x @ kept.columns(u, 4), atol=1e-5)
         True
     """
-    return _keep("columns", packed, (columns,), lambda wide: (householder_product(unpack(wide, n, m), columns),))[0]
 
+    def __init__(self) -> None:
+        self._built: dict[str, tuple[tuple[object, ...], tuple[Tensor, ...]]] = {}
 
-def turned(x: Tensor, packed: Tensor | None, n: int, m: int, *, transpose: bool = False) -> Tensor:
-    """Turns the rows of x by ``U = I - Z T``, Z and T kept: ``x U``, or ``x Uᵀ``, in time ``O(n m)`` a row.
+    def columns(self, u: ReflectorProduct, count: int) -> Tensor:
+        """The first columns of U, (…, n, count), in float32 or float64, without a graph."""
+        return self._keep("columns", u, count, lambda wide: (wide.columns(count, plainly=False),))[0]
 
-    Args:
-        x: (…, N, n), differentiable.
-        packed: as for :func:`kept_columns`; ``None`` for U = I.
-        n: rows of U.
-        m: reflectors.
-        transpose: ``x Uᵀ``.
+    def rotate(self, x: Tensor, u: ReflectorProduct, *, transpose: bool = False) -> Tensor:
+        """Turns the rows of x by ``U = I - Z T``, Z and T kept: ``x U``, or ``x Uᵀ``, in time ``O(n m)`` a row.
 
-    Example:
-        >>> import torch
-        >>> from spectral_param.functional.frozen import kept_columns, turned
-        >>> x, packed = torch.randn(3, 4), torch.randn(7)
-        >>> torch.allclose(turned(x, packed, 4, 2), x @ kept_columns(packed, 4, 2, 4), atol=1e-5)
-        True
-    """
-    if packed is None:
-        return x
-    z, t = _keep("turn", packed, (), lambda wide: compact_wy(unpack(wide, n, m)))
-    return x - (x @ t.mT) @ z.mT if transpose else x - (x @ z) @ t
+        Args:
+            x: (…, N, n), differentiable.
+            u: U.
+            transpose: ``x Uᵀ``.
+        """
+        if u.m == 0:
+            return x
+        z, t = self._keep("turn", u, 0, lambda wide: compact_wy(wide.reflectors(plainly=False)))
+        return x - (x @ t.mT) @ z.mT if transpose else x - (x @ z) @ t
 
+    def _keep(
+        self, what: str, u: ReflectorProduct, count: int, build: Callable[[ReflectorProduct], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """What was built from the reflectors as they are, or is built now."""
+        packed = u.packed
+        state = (packed._version, packed.data_ptr(), packed.dtype, checksum(packed), packed.shape, count)
+        found = self._built.get(what)
+        if found is None or found[0] != state:
+            with torch.inference_mode(False), torch.no_grad():
+                wide = packed.detach().float() if packed.dtype.itemsize < 4 else packed.detach()
+                found = state, build(u._replace(packed=wide))
+            self._built[what] = found
+        return found[1]
 
-def _keep(
-    what: str, packed: Tensor, arguments: tuple[int, ...], build: Callable[[Tensor], tuple[Tensor, ...]]
-) -> tuple[Tensor, ...]:
-    """What was built from the reflectors as they are, or is built now."""
-    state = (packed._version, packed.data_ptr(), packed.dtype, checksum(packed), *arguments)
-    built = _kept[what].get(packed)
-    if built is None or built.state != state:
-        with torch.inference_mode(False), torch.no_grad():
-            wide = packed.detach().float() if packed.dtype.itemsize < 4 else packed.detach()
-            built = _Built(state, build(wide))
-        _kept[what][packed] = built
-    return built.tensors
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenProduct, ()

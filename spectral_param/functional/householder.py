@@ -20,13 +20,16 @@ Note [Backward]
 
 from __future__ import annotations
 
-import math
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from spectral_param.torch_state.modes import traced_or_transformed, without_autocast
+from spectral_param.functional.reflectors import directions
+from spectral_param.torch_state.higher_order import gradients_by_running_again, must_run_again
+from spectral_param.torch_state.modes import traced_or_transformed
+from spectral_param.torch_state.precision import in_full_precision
 
 BLOCKS = (32, 64, 128)
 """Reflectors a block: for many small matrices at once, as a rule, and for large ones."""
@@ -59,7 +62,7 @@ def householder_product(reflectors: Tensor, columns: int | None = None) -> Tenso
     columns = n if columns is None else columns
     if not 1 <= columns <= n:
         raise ValueError(f"columns: expected a number from 1 to {n}, got {columns}.")
-    return _apply(reflectors, None, transpose=False, columns=columns)
+    return first_columns(reflectors, columns, plainly=traced_or_transformed())
 
 
 def householder_apply(reflectors: Tensor, x: Tensor, transpose: bool = False) -> Tensor:
@@ -89,28 +92,7 @@ def householder_apply(reflectors: Tensor, x: Tensor, transpose: bool = False) ->
         raise TypeError(f"x: expected the dtype of reflectors, {reflectors.dtype}, got {x.dtype}.")
     if x.dim() < 2 or x.shape[-2] != reflectors.shape[-2]:
         raise ValueError(f"x: expected (…, {reflectors.shape[-2]}, b), got {tuple(x.shape)}.")
-    return _apply(reflectors, x, transpose=transpose, columns=x.shape[-1])
-
-
-def normalized(reflectors: Tensor) -> Tensor:
-    """Scales every reflector to unit length, which changes no H; zero ones, and those of unit length, keep their bits.
-
-    Args:
-        reflectors: (…, n, m) float32 or float64; norms from 1e-37 to 1e37 are told from zero.
-
-    Returns:
-        (…, n, m), zero above the diagonal.
-
-    Example:
-        >>> import torch
-        >>> from spectral_param.functional.householder import normalized
-        >>> normalized(torch.tensor([[3e-15], [4e-15]]))
-        tensor([[0.6000],
-                [0.8000]])
-    """
-    z, c = _directions(reflectors)
-    is_unit = (c / math.sqrt(2.0) - 1).abs() <= 4 * torch.finfo(c.dtype).eps
-    return torch.where(is_unit, reflectors.tril(), z / math.sqrt(2.0))
+    return reflect(reflectors, x, transpose=transpose, plainly=traced_or_transformed())
 
 
 def compact_wy(reflectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,7 +112,7 @@ def compact_wy(reflectors: Tensor) -> tuple[Tensor, Tensor]:
         >>> torch.allclose(torch.eye(5) - z @ t, householder_product(u), atol=1e-5)
         True
     """
-    z, _ = _directions(reflectors)
+    z, _ = directions(reflectors)
     return z, _solve(z.mT @ z, z.mT, transpose=False)
 
 
@@ -142,17 +124,32 @@ def _check_reflectors(reflectors: Tensor) -> None:
         raise ValueError(f"reflectors: expected (…, n, m) with m at most n, got {shape}.")
 
 
-def _apply(reflectors: Tensor, x: Tensor | None, *, transpose: bool, columns: int) -> Tensor:
-    """Chooses the handwritten backward where only eager autograd looks on, else plain operations."""
+def first_columns(reflectors: Tensor, columns: int, *, plainly: bool) -> Tensor:
+    """:func:`householder_product` of what is known to fit.
+
+    Args:
+        reflectors: (…, n, m).
+        columns: how many.
+        plainly: in operations that every transform of torch can see through; else with the handwritten backward.
+    """
     batch = reflectors.shape[:-2]
-    if x is not None:
-        batch = torch.broadcast_shapes(batch, x.shape[:-2])
-        x = _one_batch_dim(x, batch)
-    reflectors = _one_batch_dim(reflectors, batch)
-    if traced_or_transformed():
-        out = _apply_plainly(reflectors, x, transpose, columns)
-    else:
-        out = _ReflectorProduct.apply(reflectors, x, transpose, columns)
+    run = _apply_plainly if plainly else _ReflectorProduct.apply
+    out = run(_one_batch_dim(reflectors, batch), None, False, columns)
+    return out.reshape(*batch, *out.shape[-2:]) if len(batch) > 1 else out
+
+
+def reflect(reflectors: Tensor, x: Tensor, *, transpose: bool, plainly: bool) -> Tensor:
+    """:func:`householder_apply` of what is known to fit.
+
+    Args:
+        reflectors: (…, n, m).
+        x: (…, n, b).
+        transpose: apply Uᵀ.
+        plainly: as for :func:`first_columns`.
+    """
+    batch = torch.broadcast_shapes(reflectors.shape[:-2], x.shape[:-2])
+    run = _apply_plainly if plainly else _ReflectorProduct.apply
+    out = run(_one_batch_dim(reflectors, batch), _one_batch_dim(x, batch), transpose, x.shape[-1])
     return out.reshape(*batch, *out.shape[-2:]) if len(batch) > 1 else out
 
 
@@ -166,23 +163,6 @@ def _one_batch_dim(x: Tensor, batch: torch.Size) -> Tensor:
 # ------------------------------------------------------------------------------------ the pieces of Note [Compact WY]
 
 
-def norms(y: Tensor) -> Tensor:
-    """‖column‖ (…, 1, m), safe from overflow and underflow; for float32 in float64."""
-    if y.dtype == torch.float32 and y.device.type != "mps":  # float64 squares hold every float32
-        return torch.linalg.vector_norm(y, dim=-2, keepdim=True, dtype=torch.float64)
-    scale = y.detach().abs().amax(-2, keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)
-    return torch.linalg.vector_norm(y / scale, dim=-2, keepdim=True) * scale
-
-
-def _directions(reflectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Z = c u with ‖z‖ = √2, and c = √2/‖u‖ (…, 1, m); both zero where u is zero."""
-    y = reflectors.tril()
-    length = norms(y)
-    zero = length < torch.finfo(y.dtype).tiny
-    c = (math.sqrt(2.0) / length.masked_fill(zero, 1.0)).masked_fill(zero, 0.0).to(y.dtype)
-    return y * c, c
-
-
 def _solve(gram: Tensor, b: Tensor, transpose: bool) -> Tensor:
     """S⁻¹ b or S⁻ᵀ b, S = I + striu(gram); the rest of the Gram matrix is never read.
 
@@ -192,18 +172,11 @@ def _solve(gram: Tensor, b: Tensor, transpose: bool) -> Tensor:
     return torch.linalg.solve_triangular(triangle, b.mT, upper=transpose, left=False, unitriangular=True).mT
 
 
-def add_product_(out: Tensor, a: Tensor, b: Tensor, alpha: float = 1) -> Tensor:
-    """Out += alpha a b, in place, batched or not."""
+def _add_product_(out: Tensor, a: Tensor, b: Tensor, alpha: float = 1) -> Tensor:
+    """``out += alpha a b``, in place, batched or not."""
     if out.dim() == 2:
         return out.addmm_(a, b, alpha=alpha)
     return out.baddbmm_(a, b, alpha=alpha)
-
-
-def added(c: Tensor, a: Tensor, b: Tensor, *, alpha: float = 1, beta: float = 1) -> Tensor:
-    """Beta c + alpha a b, batched or not, in one operation where torch has one."""
-    if c.dim() == 2:
-        return torch.addmm(c, a, b, alpha=alpha, beta=beta)
-    return torch.baddbmm(c, a, b, alpha=alpha, beta=beta) if c.dim() == 3 else beta * c + alpha * (a @ b)
 
 
 def _blocks(reflectors: Tensor, transpose: bool) -> list[tuple[int, int]]:
@@ -234,7 +207,7 @@ def _apply_plainly(reflectors: Tensor, x: Tensor | None, transpose: bool, column
         reflectors = torch.where(corner, reflectors.detach(), reflectors)
     out = _identity(reflectors, columns) if x is None else x
     for a, end in _blocks(reflectors, transpose):
-        z, _ = _directions(reflectors[..., a:, a:end])
+        z, _ = directions(reflectors[..., a:, a:end])
         below = out[..., a:, :]
         below = below - z @ _solve(z.mT @ z, z.mT @ below, transpose)
         out = torch.cat([out[..., :a, :], below], dim=-2) if a else below
@@ -252,50 +225,51 @@ class _ReflectorProduct(torch.autograd.Function):
         for a, end in _blocks(reflectors, transpose):
             # While U grows from the identity, columns before a have nothing in rows a and below.
             below = out[..., a:, (0 if x is not None else min(a, columns)) :]
-            z, c = _directions(reflectors[..., a:, a:end])
+            z, c = directions(reflectors[..., a:, a:end])
             gram = z.mT @ z
             m = _solve(gram, z.mT @ below, transpose)
-            add_product_(below, z, m, alpha=-1)
+            _add_product_(below, z, m, alpha=-1)
             kept += [z, c, gram, m]
         ctx.save_for_backward(reflectors, x, out, *kept)
         ctx.transpose, ctx.columns = transpose, columns
         return out
 
     @staticmethod
-    @without_autocast
+    @in_full_precision
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         reflectors, x, out, *kept = ctx.saved_tensors
-        transpose, columns = ctx.transpose, ctx.columns
-        needed = [t for t, need in zip((reflectors, x), ctx.needs_input_grad[:2], strict=True) if need]
-        if torch.is_grad_enabled():  # of higher order: the kept pieces have no graph, so compute anew
-            again = _apply_plainly(reflectors, x, transpose, columns)
-            grads = iter(torch.autograd.grad(again, needed, grad, create_graph=True))
-            first, second = (next(grads) if need else None for need in ctx.needs_input_grad[:2])
-            return first, second, None, None
+        transpose, columns, needs = ctx.transpose, ctx.columns, ctx.needs_input_grad[:2]
+        if must_run_again():  # the kept pieces have no graph
+            again = functools.partial(_apply_plainly, transpose=transpose, columns=columns)
+            d_reflectors, d_x = gradients_by_running_again(again, (reflectors, x), needs, (grad,))
+            return d_reflectors, d_x, None, None
 
-        grad = grad.clone(memory_format=torch.contiguous_format)
-        d_reflectors = None
-        if ctx.needs_input_grad[0]:
-            d_reflectors, out = torch.zeros_like(reflectors), out.clone()
+        grad = grad.clone(memory_format=torch.contiguous_format)  # becomes ∂L/∂x, block by block
+        d_reflectors = torch.zeros_like(reflectors) if needs[0] else None
+        out = out.clone() if needs[0] else out  # becomes x again, block by block
         blocks = _blocks(reflectors, transpose)
         for i in reversed(range(len(blocks))):
-            z, c, gram, m = kept[4 * i : 4 * i + 4]
             a, end = blocks[i]
+            z, c, gram, m = kept[4 * i : 4 * i + 4]
+            # z: (B, n - a, w), w reflectors in the block
+            # c: (B, 1, w)
+            # gram: (B, w, w)
+            # m: (B, w, b)
             lead = 0 if x is not None else min(a, columns)
-            g = grad[..., a:, lead:]
-            n = _solve(gram, z.mT @ g, not transpose)
+            g = grad[..., a:, lead:]  # (B, n - a, b)
+            n = _solve(gram, z.mT @ g, not transpose)  # (B, w, b)
             if d_reflectors is not None:
-                before = add_product_(out[..., a:, lead:], z, m, alpha=1)
-                upper = (m @ n.mT if transpose else n @ m.mT).triu(1)
-                dz = z @ (upper + upper.mT)
-                add_product_(dz, g, m.mT, alpha=-1)
-                add_product_(dz, before, n.mT, alpha=-1)
-                along = (dz * z).sum(-2, keepdim=True)
+                before = _add_product_(out[..., a:, lead:], z, m, alpha=1)  # (B, n - a, b)
+                upper = (m @ n.mT if transpose else n @ m.mT).triu(1)  # (B, w, w)
+                dz = z @ (upper + upper.mT)  # (B, n - a, w)
+                _add_product_(dz, g, m.mT, alpha=-1)
+                _add_product_(dz, before, n.mT, alpha=-1)
+                along = (dz * z).sum(-2, keepdim=True)  # (B, 1, w)
                 d_reflectors[..., a:, a:end] = dz.addcmul_(z, along, value=-0.5).mul_(c)
-            if i > 0 or ctx.needs_input_grad[1]:
-                add_product_(g, z, n, alpha=-1)
+            if i > 0 or needs[1]:
+                _add_product_(g, z, n, alpha=-1)
         if d_reflectors is not None:
             d_reflectors = d_reflectors.tril_()
             if reflectors.shape[-1] == reflectors.shape[-2]:
-                d_reflectors[..., -1, -1] = 0
-        return d_reflectors, grad if ctx.needs_input_grad[1] else None, None, None
+                d_reflectors[..., -1, -1] = 0  # a single entry: its length says nothing
+        return d_reflectors, grad if needs[1] else None, None, None

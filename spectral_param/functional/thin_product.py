@@ -11,21 +11,25 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spectral_param.torch_state.modes import traced_or_transformed, without_autocast
+from spectral_param.torch_state.higher_order import gradients_by_running_again, must_run_again
+from spectral_param.torch_state.precision import in_full_precision
 
 
-def thin_product(x: Tensor, sigma: Tensor, left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+def thin_product(
+    x: Tensor, sigma: Tensor, left: Tensor, right: Tensor, bias: Tensor | None = None, *, plainly: bool = False
+) -> Tensor:
     """``x (Σ - L Rᵀ)ᵀ + b`` for rows x, Σ the p×q matrix with σ on its diagonal.
 
     Args:
         x: (N, q).
-        sigma: (k,), k = min(p, q).
-        left: L, (p, r).
-        right: R, (q, r).
+        sigma: (k,), k = min(p, q), or (blocks, k) for several blocks at once.
+        left: L, (p, r), or (blocks, p, r).
+        right: R, (q, r), or (blocks, q, r).
         bias: b, (p,), or ``None``.
+        plainly: in operations that every transform of torch can see through.
 
     Returns:
-        (N, p), differentiable any number of times.
+        (N, p), or (blocks, N, p), differentiable any number of times.
 
     Example:
         >>> import torch
@@ -35,7 +39,7 @@ def thin_product(x: Tensor, sigma: Tensor, left: Tensor, right: Tensor, bias: Te
         >>> torch.allclose(thin_product(x, sigma, left, right), x @ w.mT, atol=1e-5)
         True
     """
-    if traced_or_transformed():
+    if plainly or sigma.dim() > 1:
         return _plain(x, sigma, left, right, bias)
     return _ThinProduct.apply(x, sigma, left, right, bias)
 
@@ -43,7 +47,8 @@ def thin_product(x: Tensor, sigma: Tensor, left: Tensor, right: Tensor, bias: Te
 def _scaled(x: Tensor, sigma: Tensor, width: int) -> Tensor:
     """σ x in the first k of ``width`` columns, the others zero; a tensor of its own."""
     k = sigma.shape[-1]
-    return pad(x[..., :k] * sigma, (0, width - k)) if width > k else x[..., :k] * sigma
+    scaled = x[..., :k] * (sigma if sigma.dim() == 1 else sigma.unsqueeze(-2))
+    return pad(scaled, (0, width - k)) if width > k else scaled
 
 
 def _plain(x: Tensor, sigma: Tensor, left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
@@ -60,15 +65,12 @@ class _ThinProduct(torch.autograd.Function):
         return y if bias is None else y.add_(bias)
 
     @staticmethod
-    @without_autocast
+    @in_full_precision
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, sigma, left, right, bias, inner = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        if torch.is_grad_enabled():  # of higher order: compute anew with a graph
-            tensors = (x, sigma, left, right, bias)
-            needed = [t for t, need in zip(tensors, needs, strict=True) if need]
-            found = iter(torch.autograd.grad(_plain(*tensors), needed, grad, create_graph=True))
-            return tuple(next(found) if need else None for need in needs)
+        if must_run_again():
+            return tuple(gradients_by_running_again(_plain, (x, sigma, left, right, bias), needs, (grad,)))
 
         k = sigma.shape[0]
         outer = grad @ left

@@ -1,20 +1,231 @@
-"""Which way is less work."""
+"""Which way W is computed, or passed by: chosen once a forward, from sizes, the number of vectors and torch's state.
+
+Note [Ways]
+    - ``FROZEN``: no reflector is trained; U[:, :k] and V[:, :k] are kept, and W is one product of them.
+    - ``FROZEN_REFLECTORS``: the same for vectors that pass W by where reflectors are few: ``x - (x Z) T`` a side.
+    - ``LOW_RANK``: few reflectors; ``W = Σ - L Rᵀ`` (Note [Low rank]), or vectors by its thin factors.
+    - ``NATIVE``: the same W by the compiled form.
+    - ``REFLECTORS``: V, σ and U in compact WY form (Note [Compact WY]), for any number of reflectors.
+    - ``PLAIN_LOW_RANK``, ``PLAIN_REFLECTORS``: the same in operations that compilers, tracers and transforms see
+      through, where the others have handwritten backwards.
+
+Note [Measurements]
+    The rules count multiplications of a training step, weighed by what was measured on one thread of a two-core CPU in
+    float32: thin products run at some 4/5 of the speed of square ones; L and R pay from four vectors a reflector on;
+    W from L and R is faster than by reflectors up to k / 2 of them. The compiled form pays up to sides of 256, beyond
+    which torch's products make up for their calls. A recurrence does without W on a CPU from 64 features on, if L and R
+    have a quarter of its columns or fewer.
+"""
 
 from __future__ import annotations
 
+from enum import Enum, auto
+
+from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.functional import pad
+
+from spectral_param.functional import native
+from spectral_param.functional.factorization import ReflectorProduct, svd_product, svd_weight
+from spectral_param.functional.frozen import FrozenProduct
+from spectral_param.functional.low_rank import low_rank_factors, low_rank_weight
+from spectral_param.functional.native import library
+from spectral_param.functional.thin_product import thin_product
 from spectral_param.sizes import Sizes
+from spectral_param.torch_state.modes import under_dispatch_mode
+
+
+class Way(Enum):
+    """How W is computed or passed by: see Note [Ways]."""
+
+    FROZEN = auto()
+    FROZEN_REFLECTORS = auto()
+    NATIVE = auto()
+    LOW_RANK = auto()
+    REFLECTORS = auto()
+    PLAIN_LOW_RANK = auto()
+    PLAIN_REFLECTORS = auto()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is for transforms to see through."""
+        return self in (Way.PLAIN_LOW_RANK, Way.PLAIN_REFLECTORS)
+
+
+Kept = tuple[FrozenProduct, FrozenProduct]
+"""What is kept of U and of V."""
+
+
+def way_to_build(u: ReflectorProduct, sigma: Tensor, v: ReflectorProduct, *, transformed: bool) -> Way:
+    """The way to W.
+
+    Args:
+        u: U, p×p.
+        sigma: (…, k).
+        v: V, q×q.
+        transformed: whether something other than eager autograd looks on.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.factorization import ReflectorProduct
+        >>> from spectral_param.functional.ways import way_to_build
+        >>> u = ReflectorProduct(torch.randn(4, requires_grad=True), 4, 1)
+        >>> way_to_build(u, torch.ones(4), u, transformed=False)
+        <Way.LOW_RANK: 4>
+    """
+    sizes = Sizes(u.n, v.n, u.m, v.m)
+    if transformed:
+        return Way.PLAIN_LOW_RANK if is_low_rank(sizes) else Way.PLAIN_REFLECTORS
+    if is_frozen(u) and is_frozen(v):
+        return Way.FROZEN
+    if not is_low_rank(sizes):
+        return Way.REFLECTORS
+    return Way.NATIVE if _is_native(u, sigma, v) else Way.LOW_RANK
+
+
+def way_to_apply(u: ReflectorProduct, sigma: Tensor, v: ReflectorProduct, vectors: int, *, transformed: bool) -> Way:
+    """The way to apply W to vectors without building it.
+
+    Args:
+        u: U, p×p.
+        sigma: (…, k).
+        v: V, q×q.
+        vectors: how many meet W in one forward.
+        transformed: whether something other than eager autograd looks on.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.factorization import ReflectorProduct
+        >>> from spectral_param.functional.ways import way_to_apply
+        >>> u = ReflectorProduct(torch.randn(4, requires_grad=True), 4, 1)
+        >>> way_to_apply(u, torch.ones(4), u, 100, transformed=False)
+        <Way.LOW_RANK: 4>
+        >>> way_to_apply(u, torch.ones(4), u, 1, transformed=True)
+        <Way.PLAIN_REFLECTORS: 7>
+    """
+    sizes = Sizes(u.n, v.n, u.m, v.m)
+    if transformed:
+        return Way.PLAIN_LOW_RANK if is_thin(sizes, vectors) else Way.PLAIN_REFLECTORS
+    if is_frozen(u) and is_frozen(v):
+        return Way.FROZEN_REFLECTORS if _are_few(sizes) else Way.FROZEN
+    return Way.LOW_RANK if is_thin(sizes, vectors) else Way.REFLECTORS
+
+
+def spares_the_weight(way: Way, u: ReflectorProduct, sigma: Tensor, v: ReflectorProduct, vectors: int) -> bool:
+    """Whether so many vectors have less work in a training step by :func:`way_to_apply` than with W built for them.
+
+    Args:
+        way: that of :func:`way_to_apply`, untransformed.
+        u: U, p×p.
+        sigma: (…, k).
+        v: V, q×q.
+        vectors: how many meet W in one forward.
+    """
+    sizes = Sizes(u.n, v.n, u.m, v.m)
+    if way is Way.FROZEN_REFLECTORS or way is Way.FROZEN:
+        return _are_few(sizes) or vectors < 2 * min(sizes.p, sizes.q)
+    if is_low_rank(sizes) and _is_native(u, sigma, v):
+        return False
+    return is_less_work(sizes, vectors)
+
+
+def spares_a_recurrence(sizes: Sizes, device: str) -> bool:
+    """Whether the steps of a recurrence have less work with ``σ h - L (Rᵀ h)`` than with W; see Note [Measurements].
+
+    Args:
+        sizes: of W.
+        device: the type of device that runs it.
+
+    Example:
+        >>> from spectral_param.functional.ways import spares_a_recurrence
+        >>> from spectral_param.sizes import Sizes
+        >>> spares_a_recurrence(Sizes(64, 64, 8, 8), "cpu"), spares_a_recurrence(Sizes(64, 64, 9, 9), "cpu")
+        (True, False)
+    """
+    return device == "cpu" and sizes.k >= 64 and 8 * max(sizes.m1, sizes.m2) <= sizes.k
+
+
+def build(way: Way, u: ReflectorProduct, sigma: Tensor, v: ReflectorProduct, kept: Kept | None = None) -> Tensor:
+    """W, (…, p, q), by a way of :func:`way_to_build`.
+
+    Args:
+        way: how.
+        u: U, p×p.
+        sigma: (…, k).
+        v: V, q×q.
+        kept: what frozen factors keep.
+    """
+    if way is Way.FROZEN and kept is not None:
+        k = sigma.shape[-1]
+        return (kept[0].columns(u, k) * sigma.unsqueeze(-2)) @ kept[1].columns(v, k).mT
+    if way in (Way.LOW_RANK, Way.NATIVE, Way.PLAIN_LOW_RANK):
+        return low_rank_weight(u, sigma, v, plainly=way.is_plain, natively=way is Way.NATIVE)
+    return svd_weight(u, sigma, v, plainly=way.is_plain)
+
+
+def apply(
+    way: Way,
+    x: Tensor,
+    u: ReflectorProduct,
+    sigma: Tensor,
+    v: ReflectorProduct,
+    kept: Kept,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """``x Wᵀ + b`` for rows x, (…, N, p), by a way of :func:`way_to_apply`.
+
+    Args:
+        way: how.
+        x: (…, N, q) in the dtype of ``sigma``.
+        u: U, p×p.
+        sigma: (…, k).
+        v: V, q×q.
+        kept: what frozen factors keep.
+        bias: b, (p,), or ``None``.
+    """
+    if way in (Way.LOW_RANK, Way.PLAIN_LOW_RANK):
+        left, right = low_rank_factors(u, sigma, v, plainly=way.is_plain)
+        return thin_product(x, sigma, left, right, bias, plainly=way.is_plain)
+    if way is Way.FROZEN:
+        k = sigma.shape[-1]
+        y = ((x @ kept[1].columns(v, k)) * sigma.unsqueeze(-2)) @ kept[0].columns(u, k).mT
+    elif way is Way.FROZEN_REFLECTORS:
+        scaled = kept[1].rotate(x, v)[..., : sigma.shape[-1]] * sigma.unsqueeze(-2)
+        y = kept[0].rotate(pad(scaled, (0, u.n - sigma.shape[-1])), u, transpose=True)
+    else:
+        y = svd_product(x, u, sigma, v, plainly=way.is_plain)
+    return y if bias is None else y + bias
+
+
+# ------------------------------------------------------------------------------------------------------------ the rules
+
+
+def is_frozen(u: ReflectorProduct) -> bool:
+    """Whether the reflectors are a plain tensor that nothing trains, and no mode looks on.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.factorization import ReflectorProduct
+        >>> from spectral_param.functional.ways import is_frozen
+        >>> is_frozen(ReflectorProduct(torch.zeros(3), 2, 2))
+        True
+    """
+    packed = u.packed
+    if packed.requires_grad or type(packed) not in (Tensor, Parameter):
+        return False
+    return not packed.is_inference() and not under_dispatch_mode()
 
 
 def is_low_rank(sizes: Sizes) -> bool:
-    """Whether reflectors on both sides are so few that ``Σ - L Rᵀ`` is less work than two products of reflectors.
+    """Whether there are reflectors on both sides, at most half as many as σ.
 
     Example:
         >>> from spectral_param.functional.ways import is_low_rank
         >>> from spectral_param.sizes import Sizes
-        >>> is_low_rank(Sizes(128, 128, 16, 16)), is_low_rank(Sizes(128, 128, 128, 128))
-        (True, False)
+        >>> is_low_rank(Sizes(8, 8, 4, 4)), is_low_rank(Sizes(8, 8, 5, 4)), is_low_rank(Sizes(8, 8, 0, 4))
+        (True, False, False)
     """
-    return min(sizes.m1, sizes.m2) > 0 and 2 * max(sizes.m1, sizes.m2) <= sizes.k
+    return min(sizes.m1, sizes.m2) > 0 and _are_few(sizes)
 
 
 def is_thin(sizes: Sizes, vectors: int) -> bool:
@@ -44,7 +255,7 @@ def is_less_work(sizes: Sizes, vectors: int) -> bool:
         vectors: N, how many vectors meet W in one forward.
 
     Example:
-        >>> from spectral_param.registration.injection.matrix_free import is_less_work
+        >>> from spectral_param.functional.ways import is_less_work
         >>> from spectral_param.sizes import Sizes
         >>> is_less_work(Sizes(512, 512, 16, 16), vectors=10_000)
         True
@@ -54,5 +265,13 @@ def is_less_work(sizes: Sizes, vectors: int) -> bool:
     p, q, m1, m2 = sizes
     m, area = max(m1, m2), m1 * p + m2 * q - (m1 * m1 + m2 * m2) / 2
     applied = 7.5 * vectors * m * (p + q) if is_thin(sizes, vectors) else 7 * vectors * area
-    built = 6 * p * q * m if is_low_rank(sizes) else 6 * sizes.k * area
+    built = 6 * p * q * m if is_low_rank(sizes) else 6 * min(p, q) * area
     return applied < built + 3 * vectors * p * q
+
+
+def _are_few(sizes: Sizes) -> bool:
+    return 2 * max(sizes.m1, sizes.m2) <= min(sizes.p, sizes.q)
+
+
+def _is_native(u: ReflectorProduct, sigma: Tensor, v: ReflectorProduct) -> bool:
+    return bool(library.loaded) and native.fits_weight((u.n, v.n), u.packed, sigma, v.packed)

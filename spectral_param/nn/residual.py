@@ -8,15 +8,18 @@ from torch import Tensor, nn
 class Residual(nn.Sequential):
     """``x + f(x)`` with f the modules in turn, as in ``nn.Sequential``; f has to keep the shape of x.
 
+    x is the input as it was given, even if f begins with a module that works in place.
+
     Example:
         >>> import torch
         >>> from torch import nn
         >>> from spectral_param.nn import Residual
-        >>> Residual(nn.ReLU(), nn.Identity())(torch.tensor([-1.0, 2.0]))
+        >>> Residual(nn.ReLU(inplace=True), nn.Identity())(torch.tensor([-1.0, 2.0]))
         tensor([-1.,  4.])
     """
 
     def forward(self, input: Tensor) -> Tensor:
         """Adds what the modules make of the input to it."""
-        branch: Tensor = super().forward(input)
+        works_in_place = any(getattr(module, "inplace", False) for module in self.modules())
+        branch: Tensor = super().forward(input.clone() if works_in_place else input)
         return input + branch

@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from spectral_param.parametrization.lookup import is_registered, parametrization_lists
+from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.injection.matrix_free import apply_linear
 from spectral_param.registration.register import register_svd_parametrization
 from spectral_param.sigma import SigmaMap
@@ -134,14 +134,9 @@ class SVDLinear(nn.Linear):
             ValueError: if the last dimension does not fit.
             TypeError: if the dtype does not.
         """
-        if not _is_svd_alone(self):
+        if SVDParametrization.alone_on(self) is None:
             return super().forward(input)
         return apply_linear(self, input)
-
-
-def _is_svd_alone(layer: nn.Module) -> bool:
-    """Whether the weight is an SVD with no other parametrization on top."""
-    return is_registered(layer, "weight") and len(parametrization_lists(layer)["weight"]) == 1
 
 
 def _plain_copy(linear: nn.Linear, cls: type[_Linear]) -> _Linear:

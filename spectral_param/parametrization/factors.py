@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from spectral_param.functional.packing import pack
+from spectral_param.functional.reflectors import pack
 from spectral_param.sizes import Sizes, packed_size
 
 
@@ -35,11 +34,6 @@ class Layout(NamedTuple):
     def lead(self) -> tuple[int, ...]:
         """The dimension of the blocks, where there are several."""
         return (self.chunks,) if self.chunks > 1 else ()
-
-    def parts(self, factors: Sequence[Tensor]) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        """U, raw σ and V of the trained tensors; a raw σ that is not trained is there for its shape alone."""
-        u, raw, v = (factors[place] if place >= 0 else None for place in self.places)
-        return u, factors[0].new_empty(*self.lead, self.sizes.k) if raw is None else raw, v
 
     def pack(self, u: Tensor, raw: Tensor, v: Tensor) -> list[Tensor]:
         """The trained tensors from dense reflectors of all blocks, (chunks, n, m), and raw σ, (chunks, k)."""

@@ -110,7 +110,7 @@ def is_registered(module: nn.Module, tensor_name: str) -> bool:
 
 
 def parametrization_of(module: nn.Module, tensor_name: str) -> SVDParametrization | None:
-    """The parametrization that says all about a weight; ``None`` for a plain one, or one changed further on top.
+    """:meth:`SVDParametrization.alone_on`, as the functions that read a weight ask for it.
 
     Example:
         >>> from torch import nn
@@ -118,8 +118,4 @@ def parametrization_of(module: nn.Module, tensor_name: str) -> SVDParametrizatio
         >>> parametrization_of(nn.Linear(2, 2), "weight") is None
         True
     """
-    if not is_registered(module, tensor_name):
-        return None
-    held = parametrization_lists(module)[tensor_name]
-    first: SVDParametrization = held[0]
-    return first if len(held) == 1 else None
+    return SVDParametrization.alone_on(module, tensor_name)

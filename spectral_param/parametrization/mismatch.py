@@ -7,8 +7,9 @@ import warnings
 import torch
 from torch import Tensor
 
-from spectral_param.functional.factorization import svd_weight
+from spectral_param.functional.factorization import ReflectorProduct, svd_weight
 from spectral_param.functional.fitting import Factors
+from spectral_param.functional.reflectors import pack
 from spectral_param.sigma import SigmaMap
 from spectral_param.sizes import Sizes
 
@@ -26,7 +27,8 @@ def warn_of_differences(blocks: Tensor, factors: Factors, sizes: Sizes, sigma_ma
     """
     u, sigma, v = factors
     if min(sizes.m1, sizes.m2) < sizes.k:
-        near = svd_weight(u, sigma, v, sizes.p, sizes.q)
+        left, right = ReflectorProduct(pack(u), sizes.p, sizes.m1), ReflectorProduct(pack(v), sizes.q, sizes.m2)
+        near = svd_weight(left, sigma, right)
         error = _relative_difference(near, blocks.to(near))
         if error > _APPROXIMATE:
             warnings.warn(

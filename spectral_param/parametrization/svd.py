@@ -7,22 +7,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.utils.parametrize import ParametrizationList
 
-from spectral_param.functional import fitting, native
-from spectral_param.functional.factorization import packed_product, packed_weight
-from spectral_param.functional.frozen import kept_columns, stands_still, turned
-from spectral_param.functional.householder import normalized
+from spectral_param.functional import fitting
+from spectral_param.functional.factorization import ReflectorProduct
+from spectral_param.functional.frozen import FrozenProduct
 from spectral_param.functional.low_rank import low_rank_factors
-from spectral_param.functional.packing import pack, unpack
-from spectral_param.functional.ways import is_less_work, is_low_rank
+from spectral_param.functional.reflectors import normalized, pack
+from spectral_param.functional.ways import Kept, Way, apply, build, way_to_build
 from spectral_param.parametrization.blocks import Matrices
 from spectral_param.parametrization.factors import layout_of
 from spectral_param.parametrization.mismatch import warn_of_differences
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.sizes import Sizes
-from spectral_param.torch_state.modes import autocast_is_on
+from spectral_param.torch_state.modes import is_lowered, traced_or_transformed
+from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.shards import whole, write_
+
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""Memory formats by the dimensions of a kernel."""
 
 
 class SVDParametrization(nn.Module):
@@ -39,8 +42,13 @@ class SVDParametrization(nn.Module):
         reflectors: (m₁, m₂), how many for U and for V.
         sigma_map: the σ map.
         init: how it starts, at registration and when the module's ``reset_parameters`` is called.
+        dtype: of W.
         matrix_free: whether an ``nn.Linear`` is applied without building W; ``None``: where that is less work.
+        channels_last: whether a convolution's kernel has its channels last in memory.
+        name: what the weight is called in warnings.
         layout: which trained tensors there are.
+        parametrization_list: what stands in the module and has the trained tensors; set by :meth:`attach`.
+        parameter_order: the names of the module's parameters before any of them was registered; set there too.
 
     Example:
         >>> from torch import nn
@@ -60,6 +68,8 @@ class SVDParametrization(nn.Module):
         init: str,
         dtype: torch.dtype,
         matrix_free: bool | None = None,
+        channels_last: bool = False,
+        name: str = "weight",
     ) -> None:
         super().__init__()
         self.matrices = matrices
@@ -68,7 +78,40 @@ class SVDParametrization(nn.Module):
         self.init = init
         self.dtype = dtype
         self.matrix_free = matrix_free
+        self.channels_last = channels_last
+        self.name = name
         self.layout = layout_of(self.sizes, matrices.count, sigma_map.trained)
+        self.parameter_order: tuple[str, ...] = ()
+        self._held_in: tuple[ParametrizationList, ...] = ()  # in a tuple, since it stands above this module
+        self._kept: Kept = FrozenProduct(), FrozenProduct()
+        self._start: list[Tensor] | None = None
+
+    def attach(self, parametrization_list: ParametrizationList, parameter_order: tuple[str, ...]) -> None:
+        """Tells where the trained tensors are, which stand beside this module."""
+        self._held_in = (parametrization_list,)
+        self.parameter_order = parameter_order
+
+    @staticmethod
+    def alone_on(module: nn.Module, tensor_name: str = "weight") -> SVDParametrization | None:
+        """The parametrization that says all about a weight; ``None`` for a plain one, or one changed further on top.
+
+        Example:
+            >>> from torch import nn
+            >>> from spectral_param import SVDParametrization
+            >>> SVDParametrization.alone_on(nn.Linear(2, 2)) is None
+            True
+        """
+        lists = module._modules.get("parametrizations")
+        held = None if lists is None else lists._modules.get(tensor_name)
+        if held is None or len(held._modules) != 1:
+            return None
+        first = held._modules.get("0")
+        return first if isinstance(first, SVDParametrization) else None
+
+    @property
+    def parametrization_list(self) -> ParametrizationList:
+        """What stands in the module and has the trained tensors."""
+        return self._held_in[0]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -87,80 +130,51 @@ class SVDParametrization(nn.Module):
 
     # ----------------------------------------------------------------------------------------------------- evaluation
 
-    def forward(self, *factors: Tensor) -> Tensor:
-        """Builds W from the trained tensors, (chunks · p, q), never under autocast."""
+    def forward(self, *factors: Tensor, way: Way | None = None) -> Tensor:
+        """Builds W from the trained tensors, in full precision whatever the mode.
+
+        Args:
+            factors: the trained tensors.
+            way: how, where that is decided already.
+        """
         device = factors[0].device.type
-        if autocast_is_on(device):
-            with torch.autocast(device, enabled=False):
-                return self.forward(*factors)
-        factors = tuple(map(whole, factors))
-        blocks = self._blocks(factors)
-        half = factors[0].dtype.itemsize < 4  # a strategy of mixed precision hands factors in its own dtype
-        return self.matrices.to_weight(blocks).to(factors[0].dtype if half else self.dtype)
+        if is_lowered(device):
+            with full_precision(device):
+                return self._weight(factors, way)
+        return self._weight(factors, way)
 
-    def _blocks(self, factors: Sequence[Tensor]) -> Tensor:
-        if not self._turns_stand_still(factors):
-            return packed_weight(*self._packed(factors), self.sizes)
-        left, right = self._kept_turns(factors)
-        return (left * self._sigma(factors).unsqueeze(-2)) @ right.mT
+    def _weight(self, factors: tuple[Tensor, ...], way: Way | None) -> Tensor:
+        if hasattr(factors[0], "full_tensor"):
+            factors = tuple(map(whole, factors))
+        u, raw, v = self._parts(factors)
+        way = way or way_to_build(u, raw, v, transformed=traced_or_transformed())
+        w = build(way, *self._wide(u, raw, v, way), self._kept)
+        half = raw.dtype.itemsize < 4  # a strategy of mixed precision hands factors in its own dtype
+        w = w.to(raw.dtype if half else self.dtype)
+        if w.shape != self.matrices.weight_shape:
+            w = self.matrices.to_weight(w)
+        return w.contiguous(memory_format=CHANNELS_LAST[w.dim()]) if self.channels_last else w
 
-    def _turns_stand_still(self, factors: Sequence[Tensor]) -> bool:
-        place_u, _, place_v = self.layout.places
-        return all(stands_still(factors[place]) for place in (place_u, place_v) if place >= 0)
+    def product(self, x: Tensor, way: Way, bias: Tensor | None = None) -> Tensor:
+        """``x Wᵀ + b``, (N, chunks · p) for rows x (N, q), without building W; in float32 or float64."""
+        device = x.device.type
+        if is_lowered(device):
+            with full_precision(device):
+                return self._product(x, way, bias)
+        return self._product(x, way, bias)
 
-    def _kept_turns(self, factors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """U[:, :k] and V[:, :k], which are not trained."""
-        k = min(self.shape)
-        turns = []
-        for place, n, m in zip(self.layout.places[::2], self.shape, self.reflectors, strict=True):
-            if place < 0:
-                turns.append(torch.eye(n, k, device=factors[0].device, dtype=self._sigma(factors).dtype))
-            else:
-                turns.append(kept_columns(factors[place], n, m, k))
-        return turns[0], turns[1]
-
-    def product(self, x: Tensor, *factors: Tensor, bias: Tensor | None = None) -> Tensor:
-        """``x Wᵀ + b``, (N, chunks · p) for rows x (N, q), without building W; in float32 or float64 under autocast."""
-        device = factors[0].device.type
-        if autocast_is_on(device):
-            with torch.autocast(device, enabled=False):
-                return self.product(x, *factors, bias=bias)
-        if self._turns_stand_still(factors):
-            y = self._kept_product(x, factors)
-        else:
-            u, sigma, v = self._packed(factors)
-            only_block = self.chunks == 1 and bias is not None
-            y = packed_product(x.to(sigma.dtype), u, sigma, v, self.sizes, bias if only_block else None)
-            if only_block:
-                return y
-        y = y if self.chunks == 1 else y.transpose(0, 1).flatten(-2)
+    def _product(self, x: Tensor, way: Way, bias: Tensor | None) -> Tensor:
+        u, sigma, v = self._wide(*self.parts, way)
+        x = x.to(sigma.dtype)
+        if self.chunks == 1:
+            return apply(way, x, u, sigma, v, self._kept, bias)
+        y = apply(way, x, u, sigma, v, self._kept).transpose(0, 1).flatten(-2)  # (chunks, N, p) → (N, chunks · p)
         return y if bias is None else y + bias
 
-    def _kept_product(self, x: Tensor, factors: Sequence[Tensor]) -> Tensor:
-        """``x Wᵀ`` with U and V kept: whole, or as thin factors where there are few reflectors."""
-        p, q, m1, m2 = self.sizes
-        k, sigma = self.sizes.k, self._sigma(factors).unsqueeze(-2)
-        x = x.to(sigma.dtype)
-        if 2 * max(m1, m2) > k:
-            left, right = self._kept_turns(factors)
-            return ((x @ right) * sigma) @ left.mT
-        u, v = (factors[place] if place >= 0 else None for place in self.layout.places[::2])
-        return turned(pad(turned(x, v, q, m2)[..., :k] * sigma, (0, p - k)), u, p, m1, transpose=True)
-
     def thin_factors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """σ, L and R of ``W = Σ - L Rᵀ``, for reflectors on both sides, fewer than k."""
-        u, sigma, v = self._packed(self.factors)
-        assert u is not None
-        assert v is not None
-        return sigma, *low_rank_factors(u, sigma, v, self.sizes)
-
-    def spares_work(self, vectors: int) -> bool:
-        """Whether :meth:`product` of so many vectors is less work in a training step than to build W first."""
-        if self.is_kept:
-            return 2 * max(self.reflectors) <= min(self.shape) or vectors < 2 * min(self.shape)
-        if is_low_rank(self.sizes) and native.fits_weight(self.shape, *self.factors):
-            return False
-        return is_less_work(self.sizes, vectors)
+        """σ, L and R of ``W = Σ - L Rᵀ``, for reflectors on both sides, fewer than k; where nothing transforms."""
+        u, sigma, v = self._wide(*self.parts)
+        return sigma, *low_rank_factors(u, sigma, v)
 
     def right_inverse(self, weight: Tensor) -> list[Tensor]:
         """Finds the trained tensors for a weight: see :func:`spectral_param.functional.fitting.fit`.
@@ -168,11 +182,17 @@ class SVDParametrization(nn.Module):
         Warns:
             UserWarning: if too few reflectors or the range of the σ map keep W from being met.
         """
+        if self._start is not None:
+            return self._start
         self.check_weight(weight)
         blocks = self.matrices.of(weight.detach())
         factors = _stack([fitting.fit(block, *self.reflectors) for block in blocks])
         warn_of_differences(blocks, factors, self.sizes, self.sigma_map)
         return self._pack(factors, like=weight)
+
+    def start_at(self, factors: list[Tensor] | None) -> None:
+        """Has :meth:`right_inverse` answer these in place of a fit, until ``None`` is given."""
+        self._start = factors
 
     def starting_factors(self, weight: Tensor) -> list[Tensor]:
         """The trained tensors at registration: those of ``weight``, or random U and V around the map's start."""
@@ -200,40 +220,46 @@ class SVDParametrization(nn.Module):
     @property
     def factors(self) -> tuple[Tensor, ...]:
         """The trained tensors as they stand: packed U, raw σ, packed V, of which some may be missing."""
-        held = self.__dict__["held_in"]
+        [held] = self._held_in
         own = held._parameters  # a lookup, where an attribute of a module is a search
         names = [f"original{i}" for i in range(held.ntensors)]
-        return tuple(own[name] if name in own else getattr(held, name) for name in names)
+        return tuple(own[name] if name in own else getattr(held, name) for name in names)  # type: ignore[misc]
 
     @property
-    def trained_parts(self) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        """Packed reflectors of U, raw σ, and packed reflectors of V as they stand; raw σ empty where not trained."""
-        return self.layout.parts(self.factors)
+    def parts(self) -> tuple[ReflectorProduct, Tensor, ReflectorProduct]:
+        """U, the raw numbers of σ, empty where not trained, and V, as they stand; on shards read whole."""
+        factors = self.factors
+        if hasattr(factors[0], "full_tensor"):
+            factors = tuple(map(whole, factors))
+        return self._parts(factors)
+
+    @property
+    def raw_sigma(self) -> Tensor | None:
+        """The trained numbers of σ as they stand; ``None`` where σ is fixed."""
+        place = self.layout.places[1]
+        return self.factors[place] if place >= 0 else None
 
     @property
     def sigma(self) -> Tensor:
         """σ with its sign, differentiable: (k,), or (chunks, k). On shards a collective read, so one for all ranks."""
-        return self._sigma([whole(f) for f in self.factors])
+        return self.svd[1]
 
     @property
-    def packed(self) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        """Reflectors of U without their zeros, σ, and reflectors of V without theirs; differentiable."""
-        return self._packed(self.factors)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether no reflector is trained, so that U and V are built once and kept."""
-        return self._turns_stand_still(self.factors)
+    def svd(self) -> tuple[ReflectorProduct, Tensor, ReflectorProduct]:
+        """U, σ and V, differentiable, in float32 or float64."""
+        return self._wide(*self.parts)
 
     @property
     def u(self) -> Tensor | None:
         """Reflectors of U, differentiable: (p, m₁), or (chunks, p, m₁); ``None`` without any."""
-        return self._dense([whole(f) for f in self.factors])[0]
+        u = self.svd[0]
+        return u.reflectors() if u.m else None
 
     @property
     def v(self) -> Tensor | None:
         """Reflectors of V, differentiable: (q, m₂), or (chunks, q, m₂); ``None`` without any."""
-        return self._dense([whole(f) for f in self.factors])[2]
+        v = self.svd[2]
+        return v.reflectors() if v.m else None
 
     # -------------------------------------------------------------------------------------------------------- editing
 
@@ -247,8 +273,8 @@ class SVDParametrization(nn.Module):
             ValueError: if no σ that the map can reach lies in there.
         """
         self.check_clip(low, high)
-        if self.sigma_map.trained:
-            raw = self.factors[self.layout.places[1]]
+        raw = self.raw_sigma
+        if raw is not None:
             raw.copy_(clipping.clipped(self.sigma_map, raw, low, high))
 
     def check_clip(self, low: float, high: float) -> None:
@@ -264,30 +290,35 @@ class SVDParametrization(nn.Module):
     @torch.no_grad()
     def renormalize_(self) -> None:
         """Gives every reflector unit length, in place; W changes by rounding alone."""
-        for place, dense in ((self.layout.places[0], self.u), (self.layout.places[2], self.v)):
-            if dense is not None:
-                write_(self.factors[place], pack(normalized(dense)))
+        u, _, v = self.svd
+        for place, side in ((self.layout.places[0], u), (self.layout.places[2], v)):
+            if side.m:
+                write_(self.factors[place], pack(normalized(side.reflectors())))
 
     # ------------------------------------------------------------------------------------- between factors and tensors
 
-    def _packed(self, factors: Sequence[Tensor]) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        """Packed reflectors of U, σ, and packed reflectors of V, in float32 or float64."""
-        u, raw, v = self.layout.parts(factors)
-        return None if u is None else _wide(u), self.sigma_map(_wide(raw)), None if v is None else _wide(v)
+    def _parts(self, factors: Sequence[Tensor]) -> tuple[ReflectorProduct, Tensor, ReflectorProduct]:
+        """U, raw σ and V of the trained tensors; a raw σ that is not trained is there for its shape alone."""
+        (p, q), (m1, m2), (at_u, at_raw, at_v) = self.shape, self.reflectors, self.layout.places
+        some, lead = factors[0], (self.chunks,) if self.chunks > 1 else ()
+        u, v = (factors[place] if place >= 0 else some.new_empty(*lead, 0) for place in (at_u, at_v))
+        raw = factors[at_raw] if at_raw >= 0 else some.new_empty(*lead, min(p, q))
+        return ReflectorProduct(u, p, m1), raw, ReflectorProduct(v, q, m2)
 
-    def _dense(self, factors: Sequence[Tensor]) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        """Reflectors with their zeros, and σ, in float32 or float64."""
-        u, sigma, v = self._packed(factors)
-        (p, q), (m1, m2) = self.shape, self.reflectors
-        return None if u is None else unpack(u, p, m1), sigma, None if v is None else unpack(v, q, m2)
-
-    def _sigma(self, factors: Sequence[Tensor]) -> Tensor:
-        return self.sigma_map(_wide(self.layout.parts(factors)[1]))
+    def _wide(
+        self, u: ReflectorProduct, raw: Tensor, v: ReflectorProduct, way: Way | None = None
+    ) -> tuple[ReflectorProduct, Tensor, ReflectorProduct]:
+        """U, σ and V, in float32 where they are narrower; what is frozen is kept by the tensor that it stands in."""
+        if raw.dtype.itemsize < 4:
+            raw = raw.float()
+            if way not in (Way.FROZEN, Way.FROZEN_REFLECTORS):
+                u, v = u._replace(packed=u.packed.float()), v._replace(packed=v.packed.float())
+        return u, self.sigma_map(raw), v
 
     def _pack(self, factors: fitting.Factors, like: Tensor) -> list[Tensor]:
         u, sigma, v = factors
         raw = self.sigma_map.inverse(sigma if self.chunks > 1 else sigma[0]).view_as(sigma)
-        dtype = self.factors[0].dtype if "held_in" in self.__dict__ else self._trained_dtype  # as they are by now
+        dtype = self.factors[0].dtype if self._held_in else self._trained_dtype  # as they are by now
         if not torch.isfinite(raw.to(dtype)).all():
             raise ValueError(f"weight: its singular values are too large for {dtype}.")
         return [part.to(like.device, dtype) for part in self.layout.pack(u, raw, v)]
@@ -305,7 +336,11 @@ class SVDParametrization(nn.Module):
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
         super()._apply(fn, recurse)
-        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        weight = torch.empty((2,) * len(self.matrices.weight_shape), dtype=self.dtype)
+        if self.channels_last:
+            weight = weight.contiguous(memory_format=CHANNELS_LAST[weight.dim()])
+        weight = fn(weight)
+        self.dtype, self.channels_last = weight.dtype, has_channels_last(weight)
         return self
 
     def extra_repr(self) -> str:
@@ -315,9 +350,17 @@ class SVDParametrization(nn.Module):
         return f"{blocks}{p}×{q}, reflectors=({m1}, {m2})"
 
 
-def _wide(factor: Tensor) -> Tensor:
-    """In float32 where it is narrower."""
-    return factor.float() if factor.dtype.itemsize < 4 else factor
+def has_channels_last(weight: Tensor) -> bool:
+    """Whether a kernel has its channels last in memory.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.parametrization.svd import has_channels_last
+        >>> has_channels_last(torch.empty(2, 3, 4, 4).to(memory_format=torch.channels_last))
+        True
+    """
+    format = CHANNELS_LAST.get(weight.dim())
+    return format is not None and not weight.is_contiguous() and weight.is_contiguous(memory_format=format)
 
 
 def _stack(blocks: Sequence[fitting.Factors]) -> fitting.Factors:

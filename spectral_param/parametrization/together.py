@@ -7,6 +7,7 @@ some sixty operations one by one, and sixty batched ones together.
 from __future__ import annotations
 
 import functools
+import threading
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,26 +15,46 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
-from spectral_param.functional.factorization import packed_weight
-from spectral_param.functional.frozen import stands_still
+from spectral_param.functional.factorization import ReflectorProduct
+from spectral_param.functional.ways import Way, build, is_frozen, way_to_build
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import SigmaMap
 from spectral_param.sizes import Sizes
-from spectral_param.torch_state.modes import traced_or_transformed, without_autocast
+from spectral_param.torch_state.higher_order import must_run_again
+from spectral_param.torch_state.modes import is_listened_to, traced_or_transformed
+from spectral_param.torch_state.precision import full_precision, in_full_precision
+
+Triple = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""Packed U, raw σ and packed V of a weight, as far as they are trained tensors."""
+
+
+class _Kept(NamedTuple):
+    factors: tuple[Tensor, ...]  # those that it was built from
+    weights: dict[bool, Tensor]  # by whether gradients were on
+
+
+class _Running(threading.local):
+    """What the innermost :func:`together` of this thread has built, by the id of the parametrization."""
+
+    def __init__(self) -> None:
+        self.store: dict[int, _Kept] = {}
+
+
+running = _Running()
 
 
 @contextmanager
 def together(model: nn.Module) -> Iterator[None]:
     """Evaluates the registered weights of a model once within it, those of equal shape in one batched call.
 
-    To be put around the forward of a training step. It is :func:`torch.nn.utils.parametrize.cached`, filled beforehand:
-    the weights are those at the start, so that no optimizer may step within; copies made within have weights of their
-    own; a layer that is not used gets no gradient; nothing is left behind, whatever happens within. Weights that have
-    no equal (in shape, reflectors and σ map), that another parametrization stands on, that hooks listen to, in blocks
-    or on shards are evaluated as ever, once. Layers build W then, also those with ``matrix_free``. Under a compiler or
-    a transform of ``torch.func`` it does nothing.
+    To be put around the forward of a training step. The weights are those at the start, so that no optimizer may step
+    within; copies made within have weights of their own; a layer that is not used gets no gradient; nothing is left
+    behind, whatever happens within. What is built belongs to the thread and to whether gradients are on. Weights that
+    have no equal (in shape, reflectors and σ map), that another parametrization stands on, that hooks listen to, in
+    blocks or on shards are evaluated as ever, once. Layers build W then, also those with ``matrix_free``. Where other
+    factors stand in the place of a model's own, as in ``functional_call``, under a compiler or a transform of
+    ``torch.func``, and in a part that is checkpointed, weights are evaluated as without it.
 
     Args:
         model: any module.
@@ -53,42 +74,84 @@ def together(model: nn.Module) -> Iterator[None]:
     if traced_or_transformed():
         yield
         return
-    with parametrize.cached():
-        for group in [] if torch.is_inference_mode_enabled() else _groups(model):
-            if len(group) > 1:
-                first = group[0].parametrization
-                factors = [factor for one in group for factor in one.factors]
-                weights = _Together.apply(first.sizes, first.sigma_map, *factors)
-                for (name, p, _), weight in zip(group, weights, strict=True):
-                    parametrize._cache.setdefault(name, p.matrices.to_weight(weight).to(p.dtype))
+    outer = running.store
+    running.store = {**outer, **_built(model)}
+    try:
         yield
+    finally:
+        running.store = outer
+
+
+def kept_weight(parametrization_list: Any) -> Tensor | None:
+    """The weight that :func:`together` keeps for a parametrization list, evaluated now if it has to be.
+
+    Returns:
+        W; ``None`` where it is to be evaluated as without ``together``.
+    """
+    p = parametrization_list._modules.get("0")
+    kept = running.store.get(id(p))
+    if kept is None or traced_or_transformed() or _saves_elsewhere():
+        return None
+    factors = p.factors
+    if len(factors) != len(kept.factors) or any(a is not b for a, b in zip(factors, kept.factors, strict=True)):
+        return None  # swapped, as by functional_call
+    with_gradients = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    if with_gradients not in kept.weights:
+        kept.weights[with_gradients] = parametrization_list()
+    return kept.weights[with_gradients]
+
+
+def _saves_elsewhere() -> bool:
+    """Whether something looks after what is saved for the backward, as checkpointing does, which runs this again."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def _built(model: nn.Module) -> dict[int, _Kept]:
+    """Batches where there are equals; for the others a place to keep what is evaluated."""
+    store = {}
+    for held in _registered(model):
+        p: Any = held._modules["0"]
+        store[id(p)] = _Kept(p.factors, {})
+    if torch.is_inference_mode_enabled() or _saves_elsewhere():
+        return store
+    for group in _groups(model):
+        if len(group) > 1:
+            first = group[0].parametrization
+            u, raw, v = first.parts
+            way = way_to_build(u, raw, v, transformed=False)
+            flat = [factor for one in group for factor in one.factors]
+            weights = _Together.apply(first.sizes, first.sigma_map, way, *flat)
+            for (p, _), weight in zip(group, weights, strict=True):
+                store[id(p)].weights[torch.is_grad_enabled()] = p.matrices.to_weight(weight).to(p.dtype)
+    return store
 
 
 class _Weight(NamedTuple):
-    name: tuple[int, str]  # in torch's cache
     parametrization: SVDParametrization
-    factors: tuple[Tensor | None, Tensor, Tensor | None]
+    factors: Triple
 
 
 def _groups(model: nn.Module) -> list[list[_Weight]]:
     """The weights that can be built side by side."""
     groups = defaultdict(list)
-    for name, held in _parametrized(model):
+    for held in _registered(model):
         p = _alone(held)
-        if p is not None:
-            u, _, v = factors = p.trained_parts
-            plain = all(f is None or _is_plain(f) for f in factors)
-            still = all(f is None or stands_still(f) for f in (u, v))
-            if plain and not still:
-                kind = [f if f is None else (f.dtype, f.device, f.requires_grad) for f in factors]
-                groups[(p.sizes, _kind(p.sigma_map), *kind)].append(_Weight(name, p, factors))
+        if p is None:
+            continue
+        u, _, v = p.parts
+        own = p.factors
+        triple: Any = tuple(own[place] if place >= 0 else None for place in p.layout.places)
+        plain = all(f is None or _is_plain(f) for f in triple)
+        if plain and not (is_frozen(u) and is_frozen(v)):
+            kind = [f if f is None else (f.dtype, f.device, f.requires_grad) for f in triple]
+            groups[(p.sizes, _kind(p.sigma_map), *kind)].append(_Weight(p, triple))
     return list(groups.values())
 
 
 # A network of 30 layers is looked through in each step: dictionaries, as module.modules() and attributes of modules
 # took an eighth of the step.
-def _parametrized(model: nn.Module) -> Iterator[tuple[tuple[int, str], nn.Module]]:
-    """Each parametrized weight's name in torch's cache, and what holds it."""
+def _registered(model: nn.Module) -> Iterator[nn.Module]:
+    """The parametrization lists of a model whose first is an SVD."""
     waiting: list[nn.Module] = [model]
     seen: set[nn.Module] = set()
     while waiting:
@@ -98,24 +161,22 @@ def _parametrized(model: nn.Module) -> Iterator[tuple[tuple[int, str], nn.Module
         seen.add(module)
         for name, child in module._modules.items():
             if name == "parametrizations" and isinstance(child, nn.ModuleDict):
-                yield from (((id(module), weight), held) for weight, held in child._modules.items() if held is not None)
+                for held in child._modules.values():
+                    if held is not None and isinstance(held._modules.get("0"), SVDParametrization):
+                        yield held
             elif child is not None:
                 waiting.append(child)
 
 
 def _alone(held: nn.Module) -> SVDParametrization | None:
     """The SVD, if W is one block of it and nothing more, and nobody listens."""
-    p = held._modules.get("0")
-    if not isinstance(p, SVDParametrization) or len(held._modules) > 1 or p.chunks > 1:
+    p: Any = held._modules["0"]
+    if len(held._modules) > 1 or p.chunks > 1 or "forward" in held.__dict__ or "forward" in p.__dict__:
         return None
     sigma_map: Any = p._modules["sigma_map"]
     if (sigma_map._parameters or sigma_map._modules) and next(sigma_map.parameters(), None) is not None:
         return None  # trained too, and might be shared
-    return None if any(map(_is_listened_to, (held, p, sigma_map))) else p
-
-
-def _is_listened_to(m: nn.Module) -> bool:
-    return bool(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks)
+    return None if is_listened_to(held, p, sigma_map) else p
 
 
 def _is_plain(factor: Tensor) -> bool:
@@ -135,46 +196,56 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 class _Together(torch.autograd.Function):
-    """Each W from its (u, raw σ, v), by one call on their stacks; no gradient for what has not been used."""
+    """Each W from its :data:`Triple`, by one call on their stacks; no gradient for what has not been used."""
 
     @staticmethod
-    def forward(ctx: Any, sizes: Sizes, sigma_map: SigmaMap, *flat: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, sizes: Sizes, sigma_map: SigmaMap, way: Way, *flat: Tensor | None) -> tuple[Tensor, ...]:
         ctx.save_for_backward(*flat)
         ctx.set_materialize_grads(False)
-        ctx.build = build = functools.partial(_build, sizes, sigma_map)
-        ctx.stacks = [_stacked(flat[i::3]) for i in range(3)]
+        ctx.build = make = functools.partial(_build, sizes, sigma_map, way)
+        ctx.stacks = [_stacked(flat[i::3]) for i in range(3)]  # (N, …) of U, of raw σ and of V
         device = next(f.device.type for f in flat if f is not None)
-        with torch.autocast(device, enabled=False), torch.enable_grad():
+        with full_precision(device), torch.enable_grad():
             for i, stack in enumerate(ctx.stacks):
-                if stack is not None and ctx.needs_input_grad[2 + i]:
+                if stack is not None and ctx.needs_input_grad[3 + i]:
                     stack.requires_grad_()
-            ctx.weights = build(*ctx.stacks)
+            ctx.weights = make(*ctx.stacks)  # (N, p, q)
         return ctx.weights.detach().unbind(0)
 
     @staticmethod
-    @without_autocast
+    @in_full_precision
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        flat, needs = ctx.saved_tensors, ctx.needs_input_grad[2:]
+        flat, needs = ctx.saved_tensors, ctx.needs_input_grad[3:]
         used = [g is not None for g in grads for _ in range(3)]
         needed = [f for f, need, use in zip(flat, needs, used, strict=True) if need and use]
-        if torch.is_grad_enabled():  # of higher order: one by one, with a graph
-            triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-            weights = [ctx.build(*f) for f, g in zip(triples, grads, strict=True) if g is not None]
-            given = [g for g in grads if g is not None]
-            one_by_one = torch.autograd.grad(weights, needed, given, create_graph=True, allow_unused=True)
+        if must_run_again():  # one by one, with a graph
+            with torch.enable_grad():
+                triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+                weights = [ctx.build(*f) for f, g in zip(triples, grads, strict=True) if g is not None]
+                given = [g for g in grads if g is not None]
+                one_by_one = torch.autograd.grad(weights, needed, given, create_graph=True, allow_unused=True)
             rest = iter(one_by_one)
-            return (None, None, *(next(rest) if need and use else None for need, use in zip(needs, used, strict=True)))
+            found = [next(rest) if need and use else None for need, use in zip(needs, used, strict=True)]
+            return (None, None, None, *found)
         stacks = [s for s in ctx.stacks if s is not None and s.requires_grad]
-        whole = torch.stack([torch.zeros_like(ctx.weights[0]) if g is None else g for g in grads])
-        found = iter(torch.autograd.grad(ctx.weights, stacks, whole, retain_graph=True, allow_unused=True))
-        of_stacks = [next(found) if s is not None and s.requires_grad else None for s in ctx.stacks]
+        whole = torch.stack([torch.zeros_like(ctx.weights[0]) if g is None else g for g in grads])  # (N, p, q)
+        of_trained = iter(torch.autograd.grad(ctx.weights, stacks, whole, retain_graph=True, allow_unused=True))
+        of_stacks = [next(of_trained) if s is not None and s.requires_grad else None for s in ctx.stacks]
         parts = [[None] * len(grads) if g is None else g.unbind(0) for g in of_stacks]
         pairs = enumerate(zip(needs, used, strict=True))
-        return (None, None, *(parts[i % 3][i // 3] if need and use else None for i, (need, use) in pairs))
+        return (None, None, None, *(parts[i % 3][i // 3] if need and use else None for i, (need, use) in pairs))
 
 
-def _build(sizes: Sizes, sigma_map: SigmaMap, u: Tensor | None, raw: Tensor, v: Tensor | None) -> Tensor:
-    return packed_weight(u, sigma_map(raw), v, sizes)
+def _build(
+    sizes: Sizes, sigma_map: SigmaMap, way: Way, u: Tensor | None, raw: Tensor | None, v: Tensor | None
+) -> Tensor:
+    """W from trained tensors, stacked or not."""
+    present = next(f for f in (u, raw, v) if f is not None)
+    lead = present.shape[:-1]
+    u, v = (present.new_empty(*lead, 0) if side is None else side for side in (u, v))
+    raw = present.new_empty(*lead, sizes.k) if raw is None else raw
+    left, right = ReflectorProduct(u, sizes.p, sizes.m1), ReflectorProduct(v, sizes.q, sizes.m2)
+    return build(way, left, sigma_map(raw), right)
 
 
 def _stacked(each: Sequence[Tensor | None]) -> Tensor | None:

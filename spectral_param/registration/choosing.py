@@ -10,6 +10,7 @@ from torch.nn.utils import parametrize
 
 from spectral_param.parametrization.blocks import blocks_of, matrices_of
 from spectral_param.parametrization.lookup import named_modules, qualified_name
+from spectral_param.registration.needs_plain import reason_for_a_plain_weight
 
 Where = Callable[[str, nn.Module], bool] | type[nn.Module] | Sequence[type[nn.Module]]
 """A predicate of a qualified name and the module that owns it, or module types."""
@@ -110,6 +111,9 @@ def _reason_against(place: Place, is_default: bool) -> str | None:
             return "a scale"
         if getattr(place.module, "sparse", False) or getattr(place.module, "max_norm", None) is not None:
             return "an embedding that changes its rows alone"
+        reason = reason_for_a_plain_weight(place.module, place.tensor_name)
+        if reason is not None:
+            return reason
         try:
             matrices_of(place.module, weight, blocks_of(place.module, place.tensor_name))
         except ValueError:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.lookup import is_registered, registered_names
-from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.registration.injection import install as injection
+from spectral_param.parametrization.svd import SVDParametrization, has_channels_last
+from spectral_param.registration.injection.install import install, uninstall
+from spectral_param.registration.needs_plain import reason_for_a_plain_weight
 from spectral_param.registration.sole_holder import check_sole_holder
 from spectral_param.sigma import SigmaMap, Unconstrained
 
@@ -83,8 +87,7 @@ def register_svd_parametrization(
         torch.Size([4, 16])
     """
     weight = _parameter(module, tensor_name)
-    if isinstance(chunks, bool) or not isinstance(chunks, int):
-        raise TypeError(f"chunks: expected an integer, got {type(chunks).__name__}.")
+    chunks = _integer("chunks", chunks, "an integer")
     matrices = matrices_of(module, weight, chunks)
     if sigma is not None and not isinstance(sigma, SigmaMap):
         raise TypeError(f"sigma: expected a σ map or None, got {type(sigma).__name__}.")
@@ -100,9 +103,18 @@ def register_svd_parametrization(
     if train == "sigma" and not sigma_map.trained:
         raise ValueError(f"train: 'sigma' leaves nothing to train with {sigma_map}.")
     parametrization = SVDParametrization(
-        matrices, _counts(reflectors, k), sigma_map, init=init, dtype=weight.dtype, matrix_free=matrix_free
+        matrices,
+        _counts(reflectors, k),
+        sigma_map,
+        init=init,
+        dtype=weight.dtype,
+        matrix_free=matrix_free,
+        channels_last=has_channels_last(weight),
+        name=tensor_name,
     )
-    injection.install(module, tensor_name, parametrization, parametrization.starting_factors(weight))
+    with torch.inference_mode(False):  # factors made within it would never get a gradient
+        start = parametrization.starting_factors(weight.clone() if weight.is_inference() else weight)
+        install(module, tensor_name, parametrization, start)
     parametrization.freeze_all_but_(train)
     return module
 
@@ -141,12 +153,11 @@ def remove_svd_parametrization(
     for owner in owners:
         names = [tensor_name] if tensor_name is not None else registered_names(owner)
         for name in names:
-            injection.uninstall(owner, name)
+            uninstall(owner, name)
     return module
 
 
-# ----------------------------------------------------------------------------------------------------- reading
-# arguments
+# ------------------------------------------------------------------------------------------------- reading arguments
 
 
 def _parameter(module: nn.Module, tensor_name: str) -> nn.Parameter:
@@ -170,24 +181,34 @@ def _parameter(module: nn.Module, tensor_name: str) -> nn.Parameter:
         raise ValueError(f"tensor_name: {tensor_name!r} of {owner} has no shape before the first forward.")
     if not weight.dtype.is_floating_point:
         raise TypeError(f"tensor_name: expected a real floating dtype, got {weight.dtype}.")
-    for option in ("max_norm", "sparse"):  # the one writes into the weight, the other gives it sparse gradients
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and getattr(module, option):
-            raise ValueError(f"module: an embedding with {option} needs a plain weight.")
+    needs_plain = reason_for_a_plain_weight(module, tensor_name)
+    if needs_plain is not None:
+        raise ValueError(f"module: {needs_plain}.")
     if is_traceable_wrapper_subclass(weight):
         kind = type(weight).__name__
         raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a {kind}; register before sharding.")
     return weight
 
 
-def _counts(reflectors: int | tuple[int, int] | None, k: int) -> tuple[int, int]:
+def _counts(reflectors: Any, k: int) -> tuple[int, int]:
     if reflectors is None:
         return k, k
-    pair = reflectors if isinstance(reflectors, Sequence) else (reflectors, reflectors)
-    if isinstance(pair, str) or any(isinstance(m, bool) or not isinstance(m, int) for m in pair):
-        raise TypeError(f"reflectors: expected None, an integer or a pair of integers, got {reflectors!r}.")
+    is_pair = isinstance(reflectors, Sequence) and not isinstance(reflectors, str)
+    expected = "None, an integer or a pair of integers"
+    pair = [_integer("reflectors", m, expected) for m in (reflectors if is_pair else (reflectors, reflectors))]
     if len(pair) != 2 or not all(0 <= m <= k for m in pair) or not any(pair):
         raise ValueError(
             f"reflectors: expected a number from 1 to {k}, or a pair from 0 to {k} that is not (0, 0), "
             f"got {reflectors!r}."
         )
     return pair[0], pair[1]
+
+
+def _integer(name: str, value: Any, expected: str) -> int:
+    """An int from any whole number, such as NumPy's."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}.") from None

@@ -13,7 +13,7 @@ from spectral_param.parametrization.blocks import blocks_of, matrices_of
 from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.choosing import Place, Where, choose
-from spectral_param.registration.injection import install as injection
+from spectral_param.registration.injection.install import put_back
 from spectral_param.registration.register import register_svd_parametrization
 from spectral_param.sigma import SigmaMap
 
@@ -117,13 +117,15 @@ def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]
                 register_svd_parametrization(
                     place.module, place.tensor_name, reflectors=counts, chunks=chunks, **settings
                 )
+            parametrization = SVDParametrization.alone_on(place.module, place.tensor_name)
+            if parametrization is not None:
+                parametrization.name = place.name
             before.append((place, weight))
             for warning in told:
                 warnings.warn(f"{place.name}: {warning.message}", warning.category, stacklevel=3)
     except BaseException as error:
         for done, weight in reversed(before):
-            injection.uninstall(done.module, done.tensor_name)
-            setattr(done.module, done.tensor_name, weight)
+            put_back(done.module, done.tensor_name, weight)
         if type(error) in (TypeError, ValueError):
             raise type(error)(f"{place.name}: {error}") from error
         raise

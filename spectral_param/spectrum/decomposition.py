@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.functional.factorization import svd_weight
-from spectral_param.functional.householder import householder_apply, householder_product
 from spectral_param.parametrization.lookup import parametrization_of
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.spectrum.as_matrix import check_square, matrix_of
 from spectral_param.torch_state.modes import traced_or_transformed
+from spectral_param.torch_state.precision import full_precision
 
 
 class SVD(NamedTuple):
@@ -56,9 +56,10 @@ def svd(module: nn.Module, tensor_name: str = "weight") -> SVD:
     parametrization = parametrization_of(module, tensor_name)
     if parametrization is None:
         return SVD(*torch.linalg.svd(matrix_of(module, tensor_name), full_matrices=False))
-    sigma = parametrization.sigma
-    with _full_precision(sigma):
-        left, right = (_columns(side, n, sigma) for side, n in _sides(parametrization))
+    u, sigma, v = parametrization.svd
+    with full_precision(sigma.device.type):
+        plainly, k = traced_or_transformed(), sigma.shape[-1]
+        left, right = u.columns(k, plainly=plainly), v.columns(k, plainly=plainly)
     values, order = sigma.abs().sort(dim=-1, descending=True)
     order = order.unsqueeze(-2)
     signed = torch.where(sigma.unsqueeze(-2) < 0, -left, left)
@@ -168,39 +169,21 @@ def solve(module: nn.Module, b: Tensor, tensor_name: str = "weight") -> Tensor:
     else:
         sigma = _regular_sigma(parametrization, tensor_name)
         columns, is_vector = _as_columns(b, sigma.shape, sigma.dtype)
-        with _full_precision(sigma):
-            (u, _), (v, _) = _sides(parametrization)
-            turned = columns if u is None else householder_apply(u, columns, transpose=True)
-            scaled = turned / sigma.unsqueeze(-1)
-            x = scaled if v is None else householder_apply(v, scaled)
+        (u, _, v), plainly = parametrization.svd, traced_or_transformed()
+        with full_precision(sigma.device.type):
+            scaled = u.apply(columns, transpose=True, plainly=plainly) / sigma.unsqueeze(-1)
+            x = v.apply(scaled, plainly=plainly)
     return (x.squeeze(-1) if is_vector else x).to(b.dtype)
 
 
 # --------------------------------------------------------------------------------------------------- from the factors
 
 
-def _full_precision(tensor: Tensor) -> torch.autocast:
-    return torch.autocast(tensor.device.type, enabled=False)
-
-
-def _sides(parametrization: SVDParametrization) -> tuple[tuple[Tensor | None, int], tuple[Tensor | None, int]]:
-    """The reflectors of U and of V, each with the length of a column."""
-    return (parametrization.u, parametrization.shape[0]), (parametrization.v, parametrization.shape[1])
-
-
-def _columns(reflectors: Tensor | None, n: int, sigma: Tensor) -> Tensor:
-    """The first k columns of U or V."""
-    k = sigma.shape[-1]
-    if reflectors is None:
-        return torch.eye(n, k, dtype=sigma.dtype, device=sigma.device).expand(*sigma.shape[:-1], n, k)
-    return householder_product(reflectors, columns=k)
-
-
 def _transposed_svd(parametrization: SVDParametrization, sigma: Tensor) -> Tensor:
     """V diag(σ) Uᵀ for another σ."""
-    p, q = parametrization.shape
-    with _full_precision(sigma):
-        return svd_weight(parametrization.v, sigma, parametrization.u, q, p)
+    u, _, v = parametrization.svd
+    with full_precision(sigma.device.type):
+        return svd_weight(v, sigma, u, plainly=traced_or_transformed())
 
 
 def _regular_sigma(parametrization: SVDParametrization, tensor_name: str) -> Tensor:

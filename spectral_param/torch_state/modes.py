@@ -1,13 +1,12 @@
-"""Autocast: whether it is on, and backward passes that it leaves alone, whatever surrounds ``backward()``."""
+"""Who looks on while something is computed: autocast, compilers, tracers, transforms, dispatch modes, hooks."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import nn
+from torch.nn.modules import module as torch_module
 
 
 def autocast_is_on(device: str) -> bool:
@@ -22,6 +21,29 @@ def autocast_is_on(device: str) -> bool:
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
+def is_lowered(device: str) -> bool:
+    """Whether float32 products on a device type are computed in less than float32: autocast, or a backend's setting.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.torch_state.modes import is_lowered
+        >>> with torch.autocast("cpu", torch.bfloat16):
+        ...     is_lowered("cpu")
+        True
+    """
+    if device != "meta" and torch.is_autocast_enabled(device):
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    try:
+        if torch.get_float32_matmul_precision() == "highest":
+            return False
+    except RuntimeError:  # set for one backend alone, by the newer of torch's two ways
+        pass
+    backend: Any = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
+    return getattr(backend.matmul, "fp32_precision", "coarse") not in ("ieee", "none")
+
+
 def traced_or_transformed() -> bool:
     """Whether something other than eager autograd looks on: a compiler, a tracer, a transform, forward-mode AD."""
     return (
@@ -32,24 +54,22 @@ def traced_or_transformed() -> bool:
     )
 
 
-def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Runs the backward of an autograd function in the precision of its tensors.
+def under_dispatch_mode() -> bool:
+    """Whether a mode such as ``FakeTensorMode`` sees every operation, and may make something else of it."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+def is_listened_to(*modules: nn.Module) -> bool:
+    """Whether somebody waits for the calls of these modules: by a hook, one on all modules, or a forward of his own.
 
     Example:
-        >>> import torch
-        >>> from spectral_param.torch_state.modes import without_autocast
-        >>> square = without_autocast(lambda ctx, x: x @ x)
-        >>> with torch.autocast("cpu", torch.bfloat16):
-        ...     square(None, torch.eye(2)).dtype
-        torch.float32
+        >>> from torch import nn
+        >>> from spectral_param.torch_state.modes import is_listened_to
+        >>> layer = nn.ReLU()
+        >>> handle = layer.register_forward_hook(print)
+        >>> is_listened_to(layer)
+        True
     """
-
-    @functools.wraps(backward)
-    def wrapped(ctx: Any, *grads: Tensor | None) -> Any:
-        device = next((g.device.type for g in grads if g is not None), "cpu")
-        if not autocast_is_on(device):
-            return backward(ctx, *grads)
-        with torch.autocast(device, enabled=False):
-            return backward(ctx, *grads)
-
-    return wrapped
+    return bool(torch_module._has_any_global_hook()) or any(
+        [m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules]
+    )

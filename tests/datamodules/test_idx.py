@@ -45,3 +45,11 @@ def test_too_long(tmp_path):
     path.write_bytes(CONTENT + b"\0")
     with pytest.raises(ValueError, match=r"expected 6 bytes of shape \(2, 1, 3\), got 7"):
         read_idx(path)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 28, 28), (2, 0)])
+def test_a_file_of_nothing_is_an_error_that_names_it(tmp_path, shape):
+    path = tmp_path / "images"
+    path.write_bytes(struct.pack(f">4B{len(shape)}I", 0, 0, 8, len(shape), *shape) + bytes(not shape))
+    with pytest.raises(ValueError, match=r"images: expected entries in each dimension, got .* bytes of shape"):
+        read_idx(path)

@@ -1,5 +1,7 @@
 import gzip
+import math
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -145,3 +147,45 @@ def test_the_real_files(shared_data):
     train = torch.cat([data.train_set.images, data.val_set.images])
     assert train.float().mean().item() / 255 == pytest.approx(0.1307, abs=1e-4)
     assert torch.equal(data.test_set.labels.unique(), torch.arange(10))
+
+
+def zeros(*shape: int) -> bytes:
+    return struct.pack(f">4B{len(shape)}I", 0, 0, 8, len(shape), *shape) + bytes(math.prod(shape))
+
+
+@pytest.mark.parametrize("part", ["train", "t10k"])
+@pytest.mark.parametrize(
+    ("kind", "content", "said"),
+    [
+        ("labels-idx1", zeros(101), r"expected labels of shape \((100|40),\), one for each image of .*, got \(101,\)"),
+        ("labels-idx1", zeros(39), r"expected labels of shape \((100|40),\), one for each image of .*, got \(39,\)"),
+        ("labels-idx1", zeros(20, 2), r"expected labels of shape"),
+        ("labels-idx1", zeros(40, 28, 28), r"expected labels of shape"),
+        ("labels-idx1", zeros(0), r"expected entries"),
+        ("images-idx3", zeros(40, 27, 27), r"expected images of shape \(n, 28, 28\), got \(40, 27, 27\)"),
+        ("images-idx3", zeros(40, 784), r"expected images of shape \(n, 28, 28\), got \(40, 784\)"),
+        ("images-idx3", zeros(0, 28, 28), r"expected entries in each dimension"),
+        ("images-idx3", zeros(40), r"expected images of shape"),
+        ("images-idx3", b"\0\0\x09" + zeros(40, 28, 28)[3:], r"expected an idx file of unsigned bytes"),
+        ("images-idx3", b"\1" + zeros(40, 28, 28)[1:], r"expected an idx file of unsigned bytes"),
+        ("images-idx3", zeros(40, 28, 28)[:-1], r"expected 31360 bytes"),
+        ("images-idx3", b"", r"expected an idx file"),
+    ],
+)
+def test_files_that_do_not_fit_each_other_are_errors_that_name_the_file(
+    small_mnist, tmp_path, part, kind, content, said
+):
+    shutil.copytree(small_mnist, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "MNIST" / "raw" / f"{part}-{kind}-ubyte").write_bytes(content)  # taken before the .gz
+    with pytest.raises(ValueError, match=rf"{part}-{kind}-ubyte: {said}"):
+        set_up(small(tmp_path))
+
+
+def test_a_label_above_nine_is_an_error_that_names_the_file(small_mnist, tmp_path):
+    shutil.copytree(small_mnist, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte.gz"
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    content[30] = 10
+    path.write_bytes(gzip.compress(content))
+    with pytest.raises(ValueError, match=r"train-labels-idx1-ubyte.gz: expected labels from 0 to 9, got 10; remove it"):
+        set_up(small(tmp_path))

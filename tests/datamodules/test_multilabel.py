@@ -91,3 +91,42 @@ def test_the_real_files(shared_data):
     assert mediamill.test_set.targets.shape == (12_914, 101)
     assert mediamill.test_set.targets.sum(1).mean().item() == pytest.approx(4.41, abs=5e-3)
     assert (mediamill.test_set.targets.sum(1) == 0).sum() == 541
+
+
+def test_labels_come_in_the_order_of_the_xml_file(tmp_path):
+    write_multilabel(tmp_path, sparse=False)
+    before = set_up(tmp_path)
+    path = tmp_path / "bibtex-test.arff"
+    text = path.read_text().replace("@attribute T0", "@attribute T").replace("@attribute T2", "@attribute T0")
+    path.write_text(text.replace("@attribute T ", "@attribute T2 "))  # as if columns lay the other way round
+    assert torch.equal(set_up(tmp_path).test_set.targets, before.test_set.targets.flip(1))
+
+
+def test_files_of_other_features_do_not_fit_each_other(tmp_path):
+    write_multilabel(tmp_path)
+    path = tmp_path / "bibtex-test.arff"
+    path.write_text(path.read_text().replace("F3", "G3"))
+    with pytest.raises(ValueError, match=r"bibtex-test.arff: expected the 6 features of the other file of the set"):
+        set_up(tmp_path)
+    write_multilabel(tmp_path / "other", features=5)
+    (tmp_path / "other" / "bibtex-test.arff").replace(path)
+    with pytest.raises(ValueError, match=r"bibtex-test.arff: expected the 6 features .* got 5, from 'F0' to 'F4'"):
+        set_up(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'<?xml version="1.0" encoding="no-such"?><labels/>', b"<labels><label name='T0'/><label name='T0'/></labels>"],
+)
+def test_an_xml_file_that_is_none_is_named(tmp_path, content):
+    write_multilabel(tmp_path)
+    (tmp_path / "bibtex.xml").write_bytes(content)
+    with pytest.raises(ValueError, match=r"bibtex.xml: expected"):
+        set_up(tmp_path)
+
+
+def test_too_few_samples_to_validate_are_an_error_that_names_the_file(tmp_path):
+    path = write_multilabel(tmp_path) / "bibtex-train.arff"
+    path.write_text("\n".join(path.read_text().splitlines()[:-16]))  # cut between two rows
+    with pytest.raises(ValueError, match=r"bibtex-train.arff: expected 5 samples or more, .* got 4"):
+        set_up(tmp_path)

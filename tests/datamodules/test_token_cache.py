@@ -72,3 +72,53 @@ def test_importing_the_data_modules_does_not_import_datasets():
     script = "import datamodules, sys; print('datasets' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+def test_a_row_that_is_not_of_these_contents_is_made_again(folder):
+    make = Counted()
+    other = {"words": ["x"], "tokens": torch.tensor([1]), "none": torch.tensor([2])}
+    cached(lambda: other, b"other")
+    (path,) = folder.iterdir()
+    cached(make, b"one")
+    (mine,) = set(folder.iterdir()) - {path}
+    mine.write_bytes(path.read_bytes())  # a whole file of ours, of other contents
+    assert_is_rows(cached(make, b"one"))
+    assert make.calls == 2
+
+
+def test_content_that_is_not_ours_is_made_again(folder):
+    from datasets.arrow_writer import ArrowWriter
+
+    make = Counted()
+    cached(make, b"one")
+    (path,) = folder.iterdir()
+    for row in (ROWS, {**ROWS, "sha256": "0" * 64}, {"text": "something else"}):
+        path.unlink()
+        with ArrowWriter(path=str(path)) as writer:
+            writer.write(row)
+            writer.finalize()
+        calls = make.calls
+        assert_is_rows(cached(make, b"one"))
+        assert make.calls == calls + 1
+
+
+def test_a_byte_that_was_changed_is_noticed(folder):
+    make = Counted()
+    cached(make, b"one")
+    (path,) = folder.iterdir()
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 97):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        row = cached(make, b"one")
+        assert_is_rows(row)
+        assert row.keys() == ROWS.keys()
+
+
+@pytest.mark.parametrize("named", ["huggingface/datasets", "", "./cache"])
+def test_a_cache_folder_that_is_relative_is_not_the_current_folder(named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", Path(named))
+    cached(Counted(), b"one")
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    assert len(list((tmp_path / "home" / "huggingface" / "datasets" / "spectral_param").iterdir())) == 1

@@ -1,5 +1,6 @@
 import csv
 import gzip
+import shutil
 import zipfile
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from datamodules import UCRArchive
-from datamodules.ucr import stratified_fifth, usual_input_size
+from datamodules.ucr import extract, stratified_fifth, usual_input_size
 from tests.small_data import write_ucr
 
 
@@ -136,3 +137,61 @@ def test_the_real_files(shared_data):
         length = int(row["got_length"])
         assert data.test_set.inputs[0].numel() == length, row["dataset"]
         assert usual_input_size(length) == int(row["n_i_rule"]), row["dataset"]
+
+
+def rewrite(path, change):
+    path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
+
+
+def test_a_byte_order_mark_and_other_ends_of_lines_are_read(tmp_path):
+    before = set_up("CBF", write_ucr(tmp_path))
+    path = tmp_path / "CBF" / "CBF_TEST.tsv.gz"
+    rewrite(path, lambda text: b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n") + b"\r\n")
+    after = set_up("CBF", tmp_path)
+    assert torch.equal(before.test_set.inputs, after.test_set.inputs)
+    assert torch.equal(before.test_set.targets, after.test_set.targets)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (b"1" + b"\t1" * 11, "rows of equally many numbers, got 12 in line 13, not 13"),
+        (b"1" + b"\t1" * 13, "rows of equally many numbers, got 14 in line 13, not 13"),
+        (b"one" + b"\t1" * 12, "rows of equally many numbers, got in line 13: 'one' is no decimal number"),
+        (b"1" + b"\t1" * 11 + b"\t", "rows of equally many numbers, got in line 13: '' is no decimal number"),
+        (b"1" + b"\tinf" * 12, "rows of equally many numbers, got in line 13: 'inf' is no decimal number"),
+        (b"1" + b"\t1_0" * 12, "rows of equally many numbers, got in line 13: '1_0' is no decimal number"),
+        (b"1" + b"\t1e39" * 12, "rows of equally many numbers, got in line 13: 1e39 is more than float32 holds"),
+        (b"1.5" + b"\t1" * 12, "rows of a label and values, .* the label a whole number, got .* in line 13"),
+        (b"1" + b"\t1" * 11 + b"\tNaN", "series of one length, got some with values missing, in line 13"),
+        ("1\té".encode("latin1"), "a text in UTF-8, got the byte 0xe9 in line 13"),
+        (b"1" + b",1" * 12, "rows of equally many numbers, got in line 13"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_an_error_that_names_its_line(tmp_path, row, said):
+    path = write_ucr(tmp_path) / "CBF" / "CBF_TEST.tsv.gz"
+    rewrite(path, lambda text: text + row + b"\n")
+    with pytest.raises(ValueError, match=rf"CBF_TEST.tsv.gz: expected {said}"):
+        set_up("CBF", tmp_path)
+
+
+def test_a_zip_that_is_damaged_inside_is_named_and_leaves_nothing(tmp_path):
+    archive = tmp_path / "UCRArchive_2018.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for part in ("TRAIN", "TEST"):
+            file.writestr(f"UCRArchive_2018/CBF/CBF_{part}.tsv", "1\t2\t3\n" * 1000)
+    whole = archive.read_bytes()
+    for at in range(0, len(whole), 3):
+        archive.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        said = None
+        try:
+            extract(archive, "UCRArchive_2018/CBF/CBF_TRAIN.tsv")
+        except ValueError as error:
+            said = str(error)
+        if said is None:
+            found = tmp_path / "UCRArchive_2018"
+            assert (found / "CBF" / "CBF_TRAIN.tsv").read_text() == "1\t2\t3\n" * 1000
+            shutil.rmtree(found)
+        else:
+            assert said.startswith(f"{archive}: expected the UCR archive with")
+            assert list(tmp_path.iterdir()) == [archive]

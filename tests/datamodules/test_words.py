@@ -144,3 +144,32 @@ def test_reading_writes_nothing(tmp_path):
     data.setup()
     assert sorted((tmp_path / "ptb").rglob("*")) == before
     shutil.rmtree(tmp_path / "ptb")
+
+
+@pytest.mark.parametrize("part", ["train", "valid", "test"])
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_an_empty_file_is_named_itself(tmp_path, part, text):
+    write_words(tmp_path)
+    (tmp_path / f"ptb.{part}.txt").write_text(text)
+    with pytest.raises(ValueError, match=rf"ptb.{part}.txt: expected words, got {text.count(chr(10))} ends of lines"):
+        PennTreebank(tmp_path).setup()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path):
+    write_words(tmp_path)
+    path = tmp_path / "ptb.train.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    data = PennTreebank(tmp_path)
+    data.setup()
+    assert data.vocabulary == ["<eos>", *(f"w{i}" for i in range(9))]
+
+
+def test_an_unknown_word_or_another_encoding_names_its_line(tmp_path):
+    write_words(tmp_path)
+    path = tmp_path / "ptb.test.txt"
+    path.write_text("w1\nw2 zebra\nw3 zebra\n")
+    with pytest.raises(ValueError, match=r"ptb.test.txt: expected words .*, got 1 others, 'zebra' first, in line 2"):
+        PennTreebank(tmp_path).setup()
+    path.write_bytes("w1\nw2 é\n".encode("latin1"))
+    with pytest.raises(ValueError, match=r"ptb.test.txt: expected a text in UTF-8, got the byte 0xe9 in line 2"):
+        PennTreebank(tmp_path).setup()

@@ -9,6 +9,7 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from datamodules import MultiLabel, PennTreebank
 from lightning_modules import LanguageModel, MultiLabelClassifier
+from tests.lightning_modules.tasks.test_language_model import SaveAt
 from tests.small_data import write_multilabel, write_words
 from tests.spectral_param.callbacks.test_parallel import InGroup
 
@@ -83,3 +84,35 @@ def test_every_sample_is_seen_once(two_processes, tmp_path):
         assert sorted(rows.tolist()) == sorted(whole.tolist())
     assert torch.equal(ranks[0][3], ranks[1][3])
     assert ranks[0][2]["test_f1"] == ranks[1][2]["test_f1"]
+
+
+def resume_on_a_rank(rank, root, folder):
+    def run(model, data, path=None, **options):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Lightning's own, of many kinds in a process of its own
+            strategy = DDPStrategy(cluster_environment=InGroup(rank))
+            quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+            trainer = Trainer(
+                accelerator="cpu",
+                devices=2,
+                strategy=strategy,
+                max_epochs=1,
+                enable_model_summary=False,
+                **quiet,
+                **options,
+            )
+            trainer.fit(model, data, ckpt_path=path)
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    def made():
+        torch.manual_seed(1)
+        model = LanguageModel(10, "lstm", hidden_size=8, dropout=0.0)
+        return model, PennTreebank(root, seq_len=7, batch_size=3, eval_batch_size=2, download=False)
+
+    save = SaveAt(2, folder / "kept.ckpt")
+    return run(*made(), callbacks=save), run(*made(), save.path)
+
+
+def test_each_rank_goes_on_in_its_own_text(two_processes, tmp_path):
+    for whole, resumed in two_processes(resume_on_a_rank, write_words(tmp_path), tmp_path):
+        assert torch.equal(whole, resumed)

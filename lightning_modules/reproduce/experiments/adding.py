@@ -2,23 +2,24 @@
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.figures import curves_and_gradients
-from lightning_modules.reproduce.model_arguments import CELLS, normalised
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.model_arguments import MODEL_ARGUMENTS, normalised
+from lightning_modules.reproduce.planned_run import PlannedRun
 
 MODELS = ("RNN", "IRNN", "LSTM", "oRNN", "Spectral-RNN")
 
 
-def cells(quick: bool, seed: int) -> list[GridCell]:
+def runs(quick: bool, seed: int) -> list[PlannedRun]:
     """Lengths 30, 100 and 300 with 128 units; quick: 30 and 100 with 64, a third of the steps."""
     return [
-        GridCell(
+        PlannedRun(
             experiment="adding",
             model=model,
             setting=f"L = {length}",
             seed=seed,
             task=(
                 "SequenceRegressor",
-                {"input_size": 2, "output_size": 1, "hidden_size": 64 if quick else 128, "radius": 0.01} | CELLS[model],
+                {"input_size": 2, "output_size": 1, "hidden_size": 64 if quick else 128, "radius": 0.01}
+                | MODEL_ARGUMENTS[model],
             ),
             data=("AddingProblem", {"length": length, "seed": seed}),
             trainer={"max_epochs": 8 if quick else 24} | normalised(model),
@@ -32,7 +33,7 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
 
 ADDING = Experiment(
     title="Adding problem (Figure 1)",
-    cells=cells,
+    runs=runs,
     score="test_mse",
     draw=curves_and_gradients,
     digits=4,

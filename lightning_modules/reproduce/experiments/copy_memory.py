@@ -2,16 +2,16 @@
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.figures import curves_by_step
-from lightning_modules.reproduce.model_arguments import CELLS
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.model_arguments import MODEL_ARGUMENTS
+from lightning_modules.reproduce.planned_run import PlannedRun
 
 MODELS = ("RNN", "IRNN", "LSTM", "oRNN", "Spectral-RNN")
 
 
-def cells(quick: bool, seed: int) -> list[GridCell]:
+def runs(quick: bool, seed: int) -> list[PlannedRun]:
     """Lags of 100 and 300 with 128 units; quick: 20 with 64."""
     return [
-        GridCell(
+        PlannedRun(
             experiment="copy",
             model=model,
             setting=f"T = {lag}",
@@ -19,7 +19,7 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
             task=(
                 "SequenceCopier",
                 {"input_size": 10, "output_size": 9, "hidden_size": 64 if quick else 128, "radius": 0.01}
-                | CELLS[model],
+                | MODEL_ARGUMENTS[model],
             ),
             data=("CopyMemory", {"lag": lag, "seed": seed}),
             trainer={"max_epochs": 8 if quick else 12},
@@ -32,7 +32,7 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
 
 COPY = Experiment(
     title="Copying problem (Figure 2)",
-    cells=cells,
+    runs=runs,
     score="test_loss",
     draw=curves_by_step("val_loss", "cross-entropy", "baseline_loss"),
     digits=4,

@@ -3,13 +3,13 @@
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.figures import scores_by_setting
 from lightning_modules.reproduce.model_arguments import NETWORKS
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.planned_run import PlannedRun
 
 
-def cells(quick: bool, seed: int) -> list[GridCell]:
+def runs(quick: bool, seed: int) -> list[PlannedRun]:
     """Depths from 30 to 100, three epochs; quick: 10, 30 and 50, one epoch."""
     return [
-        GridCell(
+        PlannedRun(
             experiment="mlp-depth",
             model=model,
             setting=str(depth),
@@ -28,7 +28,7 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
 
 MLP_DEPTH = Experiment(
     title="Deep networks of 128 units on MNIST (Figure 5)",
-    cells=cells,
+    runs=runs,
     score="test_accuracy",
     draw=scores_by_setting("test_accuracy", "layers", "test accuracy"),
     digits=1,

@@ -3,15 +3,15 @@
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.figures import curves_by_step
 from lightning_modules.reproduce.model_arguments import NETWORKS
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.planned_run import PlannedRun
 
 SETS = {"Bibtex": ("bibtex", 1836, 159), "Mediamill": ("mediamill", 120, 101)}
 
 
-def cells(quick: bool, seed: int) -> list[GridCell]:
+def runs(quick: bool, seed: int) -> list[PlannedRun]:
     """Both sets, 10 and 50 layers, 20 epochs; quick: Bibtex, 10 layers, 5 epochs."""
     return [
-        GridCell(
+        PlannedRun(
             experiment="multi-label",
             model=model,
             setting=f"{setting}, {depth} layers",
@@ -40,7 +40,7 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
 
 MULTI_LABEL = Experiment(
     title="Multi-label sets (Figure 7)",
-    cells=cells,
+    runs=runs,
     score="test_ranking_precision",
     draw=curves_by_step("val_ranking_precision", "precision of the ranking"),
     learning_rates=(0.003, 0.001),

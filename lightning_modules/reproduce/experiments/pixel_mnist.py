@@ -4,8 +4,8 @@ from typing import Any
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.figures import curves_by_step
-from lightning_modules.reproduce.model_arguments import CELLS, normalised
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.model_arguments import MODEL_ARGUMENTS, normalised
+from lightning_modules.reproduce.planned_run import PlannedRun
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "784 steps": {"seq_len": 784},
@@ -17,10 +17,10 @@ QUICK: dict[str, dict[str, Any]] = {"28 steps": {"seq_len": 28}}
 SIMPLE = {"nonlinearity": "leaky_relu", "negative_slope": 0.2}
 
 
-def cells(quick: bool, seed: int, experiment: str = "pixel-mnist", models: tuple[str, ...] = ()) -> list[GridCell]:
+def runs(quick: bool, seed: int, experiment: str = "pixel-mnist", models: tuple[str, ...] = ()) -> list[PlannedRun]:
     """Three ways of reading a digit; quick: its rows, two epochs."""
     return [
-        GridCell(
+        PlannedRun(
             experiment=experiment,
             model=model,
             setting=setting,
@@ -33,7 +33,7 @@ def cells(quick: bool, seed: int, experiment: str = "pixel-mnist", models: tuple
             folder="mnist",
         )
         for setting, data in (QUICK if quick else SETTINGS).items()
-        for model in models or (name for name in CELLS if name != "IRNN")
+        for model in models or (name for name in MODEL_ARGUMENTS if name != "IRNN")
     ]
 
 
@@ -41,15 +41,13 @@ def arguments(model: str, input_size: int) -> dict[str, Any]:
     """Arguments of the classifier."""
     common = {"input_size": input_size, "output_size": 10, "hidden_size": 128, "radius": 0.1}
     common |= {"learn_initial_state": True, "learning_rate": 0.002, "decay": 0.9}
-    simple = (
-        SIMPLE if "nonlinearity" not in CELLS[model] and model not in ("LSTM", "uRNN", "full-capacity uRNN") else {}
-    )
-    return common | simple | CELLS[model]
+    simple = {} if model in ("LSTM", "uRNN", "full-capacity uRNN") else SIMPLE
+    return common | simple | MODEL_ARGUMENTS[model]
 
 
 PIXEL_MNIST = Experiment(
     title="Pixel MNIST (Table 2)",
-    cells=cells,
+    runs=runs,
     score="test_accuracy",
     draw=curves_by_step("val_accuracy", "accuracy"),
     digits=1,

@@ -4,7 +4,7 @@ from typing import Any
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.figures import curves_by_step
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.planned_run import PlannedRun
 
 # carried over a whole text, states must stay bounded: with σ ≈ 1 and leaky ReLU they grow without end
 SPECTRAL = {"cell": "spectral-rnn", "hidden_size": 512, "nonlinearity": "tanh", "learning_rate": 0.003}
@@ -18,11 +18,11 @@ MODELS: dict[str, dict[str, Any]] = {
 SETTING = "300 words"
 
 
-def cells(quick: bool, seed: int) -> list[GridCell]:
+def runs(quick: bool, seed: int) -> list[PlannedRun]:
     """Ten epochs, after which a tenth of the learning rate is left; quick: 20 windows and a tenth of the evaluation."""
     limits = {"limit_train_batches": 20, "limit_val_batches": 0.1, "limit_test_batches": 0.1} if quick else {}
     return [
-        GridCell(
+        PlannedRun(
             experiment="ptb",
             model=model,
             setting=SETTING,
@@ -39,7 +39,7 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
 
 PTB = Experiment(
     title="Penn Treebank, words (Table 3)",
-    cells=cells,
+    runs=runs,
     score="test_perplexity",
     draw=curves_by_step("val_perplexity", "perplexity"),
     digits=1,

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments import pixel_mnist
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.planned_run import PlannedRun
 from lightning_modules.reproduce.results import Result
 from spectral_param.report.figures import margin_gradient_loss_figure
 
@@ -15,33 +15,33 @@ MODELS = ("RNN", "LSTM", "oRNN", "Spectral-RNN")
 RADIUS = 0.1
 
 
-def cells(quick: bool, seed: int) -> list[GridCell]:
+def runs(quick: bool, seed: int) -> list[PlannedRun]:
     """Two epochs of 784 steps; quick: two of 28."""
-    chosen = pixel_mnist.cells(quick, seed, "spectral-margin", MODELS)
+    chosen = pixel_mnist.runs(quick, seed, "spectral-margin", MODELS)
     return [
-        replace(cell, trainer={**cell.trainer, "max_epochs": 2}, watch=("gradients", "margin"))
-        for cell in chosen
-        if cell.setting in ("784 steps", "28 steps")
+        replace(run, trainer={**run.trainer, "max_epochs": 2}, watch=("gradients", "margin"))
+        for run in chosen
+        if run.setting in ("784 steps", "28 steps")
     ]
 
 
 def draw(results: Sequence[Result]) -> Figure:
     """Draws margin, gradient and loss of the first seed."""
-    runs = {}
+    drawn = {}
     for result in results:
         if result.seed == results[0].seed:
             first = [row[0] for row in result.gradients]
-            runs[result.model] = {
+            drawn[result.model] = {
                 "margin": result.curves["margin"],
                 "gradient": (result.gradient_steps, first),
                 "loss": result.curves["loss"],
             }
-    return margin_gradient_loss_figure(runs, radius=RADIUS)
+    return margin_gradient_loss_figure(drawn, radius=RADIUS)
 
 
 SPECTRAL_MARGIN = Experiment(
     title="Spectral margin and gradient on pixel MNIST (Figure 4)",
-    cells=cells,
+    runs=runs,
     score="test_accuracy",
     draw=draw,
     digits=1,

@@ -11,7 +11,7 @@ from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments import adding, ucr
 from lightning_modules.reproduce.figures import PANEL, curves_by_step, draw_curves, draw_legend, models
 from lightning_modules.reproduce.learning_rates import at_rate
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.planned_run import PlannedRun
 from lightning_modules.reproduce.results import Result
 
 LENGTH, SET = "L = 300", "ArrowHead"
@@ -22,30 +22,30 @@ RADII: dict[str, dict[str, Any]] = {
 REFLECTORS: dict[str, dict[str, Any]] = {f"m = {count}": {"reflectors": count} for count in (4, 8, 16, 32, 128)}
 
 
-def cells(quick: bool, seed: int, experiment: str, varied: Mapping[str, dict[str, Any]]) -> list[GridCell]:
+def runs(quick: bool, seed: int, experiment: str, varied: Mapping[str, dict[str, Any]]) -> list[PlannedRun]:
     """Spectral-RNN on the adding problem and on a set of the UCR archive; quick: the former, 30 steps long."""
-    grids = [(adding.cells, "L = 30")] if quick else [(adding.cells, LENGTH), (ucr.cells, SET)]
+    grids = [(adding.runs, "L = 30")] if quick else [(adding.runs, LENGTH), (ucr.runs, SET)]
     return [
-        replace(cell, experiment=experiment, model=name, task=(cell.task[0], cell.task[1] | arguments))
+        replace(run, experiment=experiment, model=name, task=(run.task[0], run.task[1] | arguments))
         for grid, setting in grids
-        for cell in grid(quick, seed)
-        if (cell.model, cell.setting) == ("Spectral-RNN", setting)
+        for run in grid(quick, seed)
+        if (run.model, run.setting) == ("Spectral-RNN", setting)
         for name, arguments in varied.items()
-        if arguments.get("reflectors", 0) <= cell.task[1]["hidden_size"]
+        if arguments.get("reflectors", 0) <= run.task[1]["hidden_size"]
     ]
 
 
-def length_cells(quick: bool, seed: int) -> list[GridCell]:
+def length_runs(quick: bool, seed: int) -> list[PlannedRun]:
     """Spectral-RNN on the adding problem, 100 steps long, with reflectors as drawn or normalised after each step.
 
     At several learning rates, as a step turns a short reflector further; quick: 30 steps long.
     """
     setting = "L = 30" if quick else "L = 100"
-    (cell,) = (c for c in adding.cells(quick, seed) if (c.model, c.setting) == ("Spectral-RNN", setting))
-    as_drawn = {name: value for name, value in cell.trainer.items() if name != "callbacks"}
+    (run,) = (c for c in adding.runs(quick, seed) if (c.model, c.setting) == ("Spectral-RNN", setting))
+    as_drawn = {name: value for name, value in run.trainer.items() if name != "callbacks"}
     return [
-        at_rate(replace(cell, experiment="lengths", model=f"{name}, {rate:g}", trainer=trainer), rate)
-        for name, trainer in (("as drawn", as_drawn), ("normalised", cell.trainer))
+        at_rate(replace(run, experiment="lengths", model=f"{name}, {rate:g}", trainer=trainer), rate)
+        for name, trainer in (("as drawn", as_drawn), ("normalised", run.trainer))
         for rate in (0.01, 0.003, 0.001, 0.0003)
     ]
 
@@ -70,7 +70,7 @@ def draw(results: Sequence[Result]) -> Figure:
 def _study(name: str, title: str, varied: Mapping[str, dict[str, Any]], note: str = "") -> Experiment:
     return Experiment(
         title=title,
-        cells=lambda quick, seed: cells(quick, seed, name, varied),
+        runs=lambda quick, seed: runs(quick, seed, name, varied),
         score="test_mse",
         other_score="test_accuracy",
         draw=draw,
@@ -86,7 +86,7 @@ REFLECTOR_COUNT = _study(
 )
 LENGTHS = Experiment(
     title="Spectral-RNN by the lengths of its reflectors",
-    cells=length_cells,
+    runs=length_runs,
     score="test_mse",
     draw=curves_by_step("val_mse", "mean squared error", "baseline_mse", log=True),
     digits=4,

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.figures import scores_by_setting
-from lightning_modules.reproduce.model_arguments import CELLS, normalised
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.model_arguments import MODEL_ARGUMENTS, normalised
+from lightning_modules.reproduce.planned_run import PlannedRun
 
 MODELS = ("RNN", "LSTM", "oRNN", "Spectral-RNN")
 QUICK = ("CBF", "Gun_Point", "ItalyPowerDemand")
@@ -45,10 +45,10 @@ TABLE_4 = {
 }
 
 
-def cells(quick: bool, seed: int) -> list[GridCell]:
+def runs(quick: bool, seed: int) -> list[PlannedRun]:
     """All 21 sets, 200 epochs; quick: three sets, 50 epochs."""
     return [
-        GridCell(
+        PlannedRun(
             experiment="ucr",
             model=model,
             setting=name,
@@ -65,7 +65,7 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
                     "learn_initial_state": True,
                     "decay": 0.99,
                 }
-                | CELLS[model],
+                | MODEL_ARGUMENTS[model],
             ),
             data=("UCRArchive", {"name": name, "input_size": TABLE_4[name].input_size, "seed": seed}),
             trainer={"max_epochs": 50 if quick else 200, "gradient_clip_val": 1.0, "log_every_n_steps": 1}
@@ -80,7 +80,7 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
 
 UCR = Experiment(
     title="UCR archive (Table 4)",
-    cells=cells,
+    runs=runs,
     score="test_accuracy",
     draw=scores_by_setting("test_accuracy", "", "test accuracy", "baseline_accuracy", line=""),
     digits=3,

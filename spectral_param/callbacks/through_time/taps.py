@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
 
 from spectral_param.callbacks.through_time.adjoint import RecordedCall, drops_out, save_rng
+from spectral_param.functional.ways import Way
 from spectral_param.nn import SpectralRNN, SVDLinear
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.torch_state.precision import wide
@@ -127,8 +128,8 @@ class _Heard:
         self.build = build
         self.listeners: list[Callable[[Tensor], None]] = []
 
-    def __call__(self, *factors: Tensor) -> Tensor:
-        weight = self.build(*factors)
+    def __call__(self, *factors: Tensor, way: Way | None = None) -> Tensor:
+        weight = self.build(*factors, way=way)
         for listen in self.listeners:
             listen(weight)
         return weight

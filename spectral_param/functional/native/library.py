@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
+import functools
 import hashlib
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,12 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from spectral_param.user_cache import is_ours, user_cache
+
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("scan.cpp", "low_rank.cpp"))
 HEADERS = tuple(Path(__file__).with_name(name) for name in ("activation.h", "tile.h"))
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fno-math-errno", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
 LANES = 16
 """Numbers of a vector: sides must be multiples of it."""
-_loaded: list[ctypes.CDLL] = []
+loaded: list[ctypes.CDLL] = []
 
 
 def build(folder: str | os.PathLike[str] | None = None) -> Path:
@@ -31,30 +37,41 @@ def build(folder: str | os.PathLike[str] | None = None) -> Path:
     results change by rounding alone. Needs a C++ compiler (``CXX``, or ``c++``) of gcc's or clang's kind, and some
     seconds the first time.
 
+    What is loaded runs with all your rights. So a library that is another user's, or that others could change, is built
+    anew; in a folder that is another user's, or that others can write to (``chmod go-w`` ends that), nothing is loaded
+    or kept, and the library is built in a temporary folder of this process.
+
     Args:
-        folder: where to keep it; ``None``: ``spectral_param`` in the user's cache folder.
+        folder: where to keep it; ``None``: ``spectral_param`` in ``XDG_CACHE_HOME``, where that is an absolute path, or
+            in ``~/.cache``. It is made, for this user alone, if it is not there.
 
     Returns:
         The library file.
 
     Raises:
-        RuntimeError: if there is no compiler, or it fails; with what it said.
+        RuntimeError: if there is no compiler, or it fails, with what it said; or if the folder cannot be written to or
+            loaded from.
 
     Example:
         >>> import spectral_param.native
         >>> path = spectral_param.native.build()  # doctest: +SKIP
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "spectral_param"
-    target = Path(folder) if folder is not None else cache
-    compiler = os.environ.get("CXX", "c++")
-    path = target / f"native-{_fingerprint(compiler)}.so"
+    compiler = os.environ.get("CXX", "").strip() or "c++"
+    place = user_cache() / "spectral_param" if folder is None else Path(folder).absolute()
     try:
-        found = ctypes.CDLL(str(path))
-    except OSError:  # not there, or no library
-        target.mkdir(parents=True, exist_ok=True)
-        _compile(compiler, path)
-        found = ctypes.CDLL(str(path))
-    _loaded[:] = [found]
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not is_ours(place):
+            place = _private_folder()
+        path = place / f"native-{_fingerprint(compiler)}.so"
+        found = _load(path)
+        if found is None:
+            _compile(compiler, path)
+            found = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise RuntimeError(
+            f"build: expected a folder to write to and load from, got {place} ({error}); folder= takes another."
+        ) from error
+    loaded[:] = [found]
     return path
 
 
@@ -66,7 +83,7 @@ def is_loaded() -> bool:
         >>> is_loaded() in (True, False)
         True
     """
-    return bool(_loaded)
+    return bool(loaded)
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -89,28 +106,46 @@ def in_memory(tensor: Tensor) -> Tensor:
 
 def library() -> ctypes.CDLL:
     """The loaded library."""
-    return _loaded[0]
+    return loaded[0]
+
+
+@functools.cache
+def _private_folder() -> Path:
+    """A folder that nobody else can write to, until the process ends."""
+    folder = tempfile.mkdtemp(prefix="spectral_param-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _load(path: Path) -> ctypes.CDLL | None:
+    """The library if it is there, is one, and is ours."""
+    with contextlib.suppress(OSError):
+        if is_ours(path):
+            return ctypes.CDLL(str(path))
+    return None
 
 
 def _compile(compiler: str, path: Path) -> None:
     """Into a file of another name first, so that no process ever finds half a library."""
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch) / path.name
-        command = [*shlex.split(compiler), *FLAGS, *map(str, SOURCES), "-o", str(made)]
         try:
-            found = subprocess.run(command, capture_output=True, text=True)
-        except OSError as error:
+            command = [compiler] if shutil.which(compiler) else shlex.split(compiler)  # a path may have spaces
+            command += [*FLAGS, *map(str, SOURCES), "-o", str(made)]
+            found = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
+        except (OSError, ValueError) as error:
             raise RuntimeError(f"build: expected a C++ compiler at {compiler!r}: {error}.") from error
-        if found.returncode:
+        if found.returncode or not made.exists():
             raise RuntimeError(f"build: {compiler} failed:\n{found.stderr}")
+        made.chmod(0o755)  # whatever the umask is
         made.replace(path)
 
 
 def _fingerprint(compiler: str) -> str:
     """Of all that the library depends on: source, flags, compiler, and the processor that -march=native looks at."""
     cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    lines = cpuinfo.read_text("utf-8", "replace").splitlines() if cpuinfo.exists() else []
     processor = "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
-    sources = [path.read_text() for path in (*SOURCES, *HEADERS)]
+    sources = [path.read_text("utf-8") for path in (*SOURCES, *HEADERS)]
     parts = (*sources, " ".join(FLAGS), compiler, platform.platform(), platform.machine(), processor)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -18,19 +18,19 @@
 extern "C" {
 // row-major; null pointers say what is not there
 struct Scan {
-  int64_t steps, batch, n, inputs, rank, phi, threads;  // rank: columns of thin, a multiple of 16; n without
+  int64_t steps, batch, n, inputs, rank, line, phi, threads;  // rank: of thin, or n; line: rank up to a multiple of 16
   float slope;
   const float *x, *input_weight;       // (steps, batch, inputs), M transposed: (inputs, n)
   const float *bias;                   // (n), or null
-  const float *sigma, *thin, *across;  // (n) or null, (n, rank) or null, (rank, n)
+  const float *sigma, *thin, *across;  // (n) or null, (n, line) or null, (rank, n)
   float* states;                       // (steps + 1, batch, n): h_0, …
-  float* inner;                        // (steps, batch, rank): h_{t-1} thin, or null
+  float* inner;                        // (steps, batch, line): h_{t-1} thin, or null
 
   // backward alone, with thin and across of the way back
   const float *last, *extra;                               // (batch, n), (steps, batch, n) or null: gradients by states
   float *deltas, *first;                                   // gradients before phi: of all steps or null, of step 0
   float *d_across, *d_thin, *d_sigma, *d_input, *d_bias;   // a part for each thread, zero on entry, with the shape of
-};                                                         // (n, rank), (n, rank), (n), (inputs, n), (n)
+};                                                         // (n, line), (n, line), (n), (inputs, n), (n)
 }
 
 namespace {
@@ -40,26 +40,32 @@ struct Step {
   const Scan& scan;
   const float* panels;  // across
   const float* whole;   // (rows, n): what sigma scales
-  const float* from;    // (rows, rank): what is multiplied with across
+  const float* from;    // (rows, line): what is multiplied with across
   const float* x;       // forward: (rows, inputs)
   const float* h;       // backward: states where the gradient passes phi
   const float* extra;   // backward: gradient from outside, or null
   float* to;
 };
 
+// not summed up in one with what it is added to: where it is infinite, an infinite sum of the other sign is no number
+inline V rounded(V x) {
+  asm("" : "+m"(x));
+  return x;
+}
+
 template <int R, int C, int PHI, bool FORWARD>
 inline void tile(const Step& s, int64_t row, int64_t column, const float* panel) {
   const Scan& a = s.scan;
-  V t[R][C];
+  V t[R][C] = {};
+  multiply<R, C>(t, s.from + row * a.line, a.line, 1, panel, LANES * C, a.rank);  // not the rest: 0 inf is no number
+  if (FORWARD) multiply<R, C>(t, s.x + row * a.inputs, a.inputs, 1, a.input_weight + column, a.n, a.inputs);
   for (int i = 0; i < R; i++)
     for (int j = 0; j < C; j++) {
       const int64_t c = column + LANES * j, o = (row + i) * a.n + c;
       const float *given = FORWARD ? a.bias : s.extra;
-      t[i][j] = given ? load(given + (FORWARD ? c : o)) : all(0.f);
-      if (a.sigma) t[i][j] += load(a.sigma + c) * load(s.whole + o);
+      if (given) t[i][j] += load(given + (FORWARD ? c : o));
+      if (a.sigma) t[i][j] += rounded(load(a.sigma + c) * load(s.whole + o));
     }
-  if (FORWARD) multiply<R, C>(t, s.x + row * a.inputs, a.inputs, 1, a.input_weight + column, a.n, a.inputs);
-  multiply<R, C>(t, s.from + row * a.rank, a.rank, 1, panel, LANES * C, a.rank);
   for (int i = 0; i < R; i++)
     for (int j = 0; j < C; j++) {
       const int64_t o = (row + i) * a.n + column + LANES * j;
@@ -93,9 +99,9 @@ std::vector<float> in_panels(const float* across, int64_t rank, int64_t n) {
   return panels;
 }
 
-// to (rows, rank) = from (rows, n) thin
+// to (rows, line) = from (rows, n) thin
 void narrow(const Scan& a, const float* from, float* to, int64_t low, int64_t high) {
-  product(to + low * a.rank, high - low, a.rank, 1.f, false, {from + low * a.n, a.n, 1}, a.thin, a.n);
+  product(to + low * a.line, high - low, a.line, 1.f, false, {from + low * a.n, a.n, 1}, a.thin, a.n);
 }
 
 template <class Work>
@@ -121,7 +127,7 @@ void forward(const Scan& a) {
     for (int64_t t = 0; t < a.steps; t++) {
       const float *h = a.states + t * a.batch * a.n, *from = h;
       if (a.thin) {
-        float* inner = a.inner + t * a.batch * a.rank;
+        float* inner = a.inner + t * a.batch * a.line;
         narrow(a, h, inner, low, high);
         from = inner;
       }
@@ -137,24 +143,24 @@ struct Ring {
   int64_t slots;
   float *deltas, *narrowed;
   float* delta(int64_t t) const { return deltas + t % slots * scan.batch * scan.n; }
-  float* thin(int64_t t) const { return narrowed + t % slots * scan.batch * scan.rank; }
+  float* thin(int64_t t) const { return narrowed + t % slots * scan.batch * scan.line; }
 };
 
 // adds what some rows of `count` steps from t on give to the gradients of the weights
 void add_gradients(const Scan& a, const Ring& ring, int64_t t, int64_t count, int64_t thread, int64_t low,
                    int64_t high) {
-  const int64_t n = a.n, rank = a.rank, rows = high - low;
+  const int64_t n = a.n, line = a.line, rows = high - low;
   std::vector<const float*> d(count), before(count), from(count), thin(count), x(count);
   for (int64_t i = 0; i < count; i++) {
     d[i] = ring.delta(t + i) + low * n;
     before[i] = a.states + ((t + i) * a.batch + low) * n;
-    from[i] = a.thin ? a.inner + ((t + i) * a.batch + low) * rank : before[i];
-    thin[i] = a.thin ? ring.thin(t + i) + low * rank : nullptr;
+    from[i] = a.thin ? a.inner + ((t + i) * a.batch + low) * line : before[i];
+    thin[i] = a.thin ? ring.thin(t + i) + low * line : nullptr;
     x[i] = a.x + ((t + i) * a.batch + low) * a.inputs;
   }
-  add_outer(a.d_across + thread * n * rank, n, rank, d, from, rows);
+  add_outer(a.d_across + thread * n * line, n, line, d, from, rows);
   add_outer(a.d_input + thread * a.inputs * n, a.inputs, n, x, d, rows);
-  if (a.thin) add_outer(a.d_thin + thread * n * rank, n, rank, before, thin, rows);
+  if (a.thin) add_outer(a.d_thin + thread * n * line, n, line, before, thin, rows);
   float *d_bias = a.d_bias + thread * n, *d_sigma = a.d_sigma + thread * n;
   for (int64_t c = 0; c < n; c += LANES) {
     V bias = all(0.f), sigma = all(0.f);
@@ -175,7 +181,7 @@ void backward(const Scan& a) {
   const int64_t rows = std::max<int64_t>(1, a.batch / std::max<int64_t>(1, a.threads));
   const int64_t group = std::min(a.steps, (DEPTH + rows - 1) / rows), size = a.batch * a.n;
   const int64_t slots = a.deltas ? a.steps : std::min(a.steps, group + 1);
-  std::vector<float> own(a.deltas ? 0 : slots * size), narrowed(a.thin ? slots * a.batch * a.rank : 0);
+  std::vector<float> own(a.deltas ? 0 : slots * size), narrowed(a.thin ? slots * a.batch * a.line : 0);
   const Ring ring{a, slots, a.deltas ? a.deltas : own.data(), narrowed.data()};
   in_parallel(a.batch, a.threads, [&](int64_t thread, int64_t low, int64_t high) {
     for (int64_t o = low * a.n; o < high * a.n; o += LANES)

@@ -56,7 +56,7 @@ class _Scan(Structure):
     """``Scan`` of scan.cpp."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("steps", "batch", "n", "inputs", "rank", "phi", "threads")),
+        *((name, c_int64) for name in ("steps", "batch", "n", "inputs", "rank", "line", "phi", "threads")),
         ("slope", c_float),
         *((name, c_void_p) for name in ("x", "input_weight", "bias", "sigma", "thin", "across", "states", "inner")),
         *((name, c_void_p) for name in ("last", "extra", "deltas", "first")),
@@ -115,8 +115,9 @@ def run_back(
     n, threads = states.shape[-1], min(torch.get_num_threads(), batch)
     deltas = last.new_empty(len(x), batch, n) if all_deltas else None
     first = last.new_empty(batch, n)
-    shapes = {"d_across": (n, len(way.across)), "d_sigma": (n,), "d_input": (size, n), "d_bias": (n,)}
-    shapes["d_thin"] = (n, 0 if way.thin is None else way.thin.shape[1])
+    line = n if way.thin is None else way.thin.shape[1]
+    shapes = {"d_across": (n, line), "d_sigma": (n,), "d_input": (size, n), "d_bias": (n,)}
+    shapes["d_thin"] = (n, 0 if way.thin is None else line)
     parts = {name: last.new_zeros(threads, *shape) for name, shape in shapes.items()}
     read = {"x": x, "states": states, "inner": inner, "last": last, "extra": extra}
     given = {name: None if tensor is None else in_memory(tensor) for name, tensor in read.items()}
@@ -127,12 +128,12 @@ def run_back(
 
 
 def _filled(way: Recurrence) -> Recurrence:
-    """With zeros up to a multiple of 16 columns of thin."""
+    """With zeros up to a multiple of 16 columns of thin; across is as it was, so that they meet nothing."""
     across, sigma, thin = way
     if thin is None or sigma is None:
         return Recurrence(in_memory(across))
     more = -thin.shape[1] % LANES
-    return Recurrence(in_memory(F.pad(across, (0, 0, 0, more))), in_memory(sigma), in_memory(F.pad(thin, (0, more))))
+    return Recurrence(in_memory(across), in_memory(sigma), in_memory(F.pad(thin, (0, more))))
 
 
 def _call(
@@ -147,6 +148,7 @@ def _call(
         n,
         inputs,
         rank,
+        rank if way.thin is None else way.thin.shape[1],
         NONLINEARITIES.index(nonlinearity),
         min(torch.get_num_threads(), batch),
         slope,

@@ -19,9 +19,11 @@ from torch.nn import functional as F
 from spectral_param.functional import native
 from spectral_param.functional.scan import triton_scan
 from spectral_param.functional.scan.activation import activate, activate_, check_activation, through_activation
-from spectral_param.functional.scan.recording import differentiable_gradients, gradient_of_last, projected_states
+from spectral_param.functional.scan.recording import gradient_of_last, projected_states
 from spectral_param.functional.scan.shapes import check_inputs, check_shape
-from spectral_param.torch_state.modes import autocast_is_on, traced_or_transformed, without_autocast
+from spectral_param.torch_state.higher_order import gradients_by_running_again, must_run_again
+from spectral_param.torch_state.modes import autocast_is_on, traced_or_transformed
+from spectral_param.torch_state.precision import in_full_precision
 
 
 def rnn_scan(
@@ -117,14 +119,14 @@ class _Scan(torch.autograd.Function):
         return states[1:], states[steps].clone()
 
     @staticmethod
-    @without_autocast
+    @in_full_precision
     def backward(ctx: Any, grad_states: Tensor | None, grad_last: Tensor | None) -> tuple[Any, ...]:
         x, h0, m, w, b, states = ctx.saved_tensors
         needs = ctx.needs_input_grad[:5]
-        if torch.is_grad_enabled():  # of higher order: compute anew with a graph
+        if must_run_again():
             run = functools.partial(_step_by_step, nonlinearity=ctx.nonlinearity, slope=ctx.slope)
             tensors = (x, h0, m, w, b)
-            return (*differentiable_gradients(run, tensors, needs, (grad_states, grad_last)), None, None)
+            return (*gradients_by_running_again(run, tensors, needs, (grad_states, grad_last)), None, None)
 
         steps, batch, size = x.shape
         n = w.shape[0]

@@ -18,9 +18,11 @@ from torch.nn import functional as F
 
 from spectral_param.functional import native
 from spectral_param.functional.scan.activation import activate, activate_, check_activation, through_activation
-from spectral_param.functional.scan.recording import differentiable_gradients, gradient_of_last, projected_states
+from spectral_param.functional.scan.recording import gradient_of_last, projected_states
 from spectral_param.functional.scan.shapes import check_inputs, check_shape
-from spectral_param.torch_state.modes import without_autocast
+from spectral_param.torch_state.higher_order import gradients_by_running_again, must_run_again
+from spectral_param.torch_state.modes import traced_or_transformed
+from spectral_param.torch_state.precision import in_full_precision
 
 
 def low_rank_scan(
@@ -68,7 +70,10 @@ def low_rank_scan(
     check_inputs(x, h0, input_weight, bias, n)
     for name, tensor, shape in (("sigma", sigma, (n,)), ("left", left, (n, rank)), ("right", right, (n, rank))):
         check_shape(name, tensor, shape)
-    return _Scan.apply(x, h0, input_weight, sigma, left, right, bias, nonlinearity, negative_slope)
+    tensors = (x, h0, input_weight, sigma, left, right, bias)
+    if traced_or_transformed():
+        return _step_by_step(*tensors, nonlinearity, negative_slope)
+    return _Scan.apply(*tensors, nonlinearity, negative_slope)
 
 
 def _step_by_step(
@@ -117,14 +122,14 @@ class _Scan(torch.autograd.Function):
         return states[1:], states[-1].clone()
 
     @staticmethod
-    @without_autocast
+    @in_full_precision
     def backward(ctx: Any, grad_states: Tensor | None, grad_last: Tensor | None) -> tuple[Any, ...]:
         x, h0, m, sigma, left, right, b, states, inner = ctx.saved_tensors
         needs = ctx.needs_input_grad[:7]
-        if torch.is_grad_enabled():  # of higher order: compute anew with a graph
+        if must_run_again():
             run = functools.partial(_step_by_step, nonlinearity=ctx.nonlinearity, slope=ctx.slope)
             tensors = (x, h0, m, sigma, left, right, b)
-            return (*differentiable_gradients(run, tensors, needs, (grad_states, grad_last)), None, None)
+            return (*gradients_by_running_again(run, tensors, needs, (grad_states, grad_last)), None, None)
 
         steps, batch, size = x.shape
         n, rank = left.shape

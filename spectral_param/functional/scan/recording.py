@@ -1,8 +1,6 @@
-"""What both scans share: states that begin with the projected inputs, the first gradient, those of higher order."""
+"""What both scans share: states that begin with the projected inputs, and the first gradient."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -41,32 +39,3 @@ def gradient_of_last(h0: Tensor, grad_states: Tensor | None, grad_last: Tensor |
     if grad_states is not None:
         grad += grad_states[-1]
     return grad
-
-
-def differentiable_gradients(
-    run: Callable[..., tuple[Tensor, Tensor]],
-    tensors: Sequence[Tensor | None],
-    needs: Sequence[bool],
-    grads: Sequence[Tensor | None],
-) -> list[Tensor | None]:
-    """Gradients with a graph of their own, by running the recurrence anew in operations that autograd records.
-
-    Args:
-        run: tensors to (states, last state).
-        tensors: what the scan was given.
-        needs: which of them need a gradient.
-        grads: by the states and the last of them; ``None`` for none.
-
-    Example:
-        >>> import torch
-        >>> from spectral_param.functional.scan.recording import differentiable_gradients
-        >>> x = torch.ones(1, requires_grad=True)
-        >>> [grad] = differentiable_gradients(lambda x: (x**3, x), [x], [True], [torch.ones(1), None])
-        >>> torch.autograd.grad(grad, x)
-        (tensor([6.]),)
-    """
-    pairs = [(output, grad) for output, grad in zip(run(*tensors), grads, strict=True) if grad is not None]
-    needed = [t for t, need in zip(tensors, needs, strict=True) if need and t is not None]
-    outputs, given = [output for output, _ in pairs], [grad for _, grad in pairs]
-    found = iter(torch.autograd.grad(outputs, needed, given, create_graph=True))
-    return [next(found) if need else None for need in needs]

@@ -1,4 +1,4 @@
-"""Layers that apply V, σ and U to their input in turn, and do without W: when, and how."""
+"""Layers that apply V, σ and U to their input in turn, and do without W."""
 
 from __future__ import annotations
 
@@ -8,9 +8,44 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
-from spectral_param.torch_state.modes import autocast_is_on, traced_or_transformed
+from spectral_param.functional.ways import (
+    Way,
+    spares_a_recurrence,
+    spares_the_weight,
+    way_to_apply,
+    way_to_build,
+)
+from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.parametrization.together import running
+from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, traced_or_transformed
+
+
+def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Makes the forward of ``nn.Linear`` pass W by where its factors are less work, or ``matrix_free`` says so."""
+
+    @functools.wraps(forward)
+    def wrapped(self: Any, input: Tensor) -> Tensor:
+        p = SVDParametrization.alone_on(self)
+        strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
+        if p is None or not strided or not input.dim() or traced_or_transformed() or _somebody_wants_the_weight(p):
+            return forward(self, input)
+        u, raw, v = parts = p.parts
+        vectors, autocast = input.numel() // max(input.shape[-1], 1), autocast_is_on(input.device.type)
+        way: Way | None = None
+        if p.matrix_free:
+            way = way_to_apply(*parts, vectors, transformed=False)
+        elif p.matrix_free is None and input.shape[-1] == v.n and not autocast and _is_plain(p, raw, input):
+            way = way_to_apply(*parts, vectors, transformed=False)
+            way = way if spares_the_weight(way, *parts, vectors) else None
+        if way is not None:
+            return _applied(self, p, input, raw.dtype, way, autocast)
+        weight = p.forward(*p.factors, way=way_to_build(u, raw, v, transformed=False))
+        return F.linear(input, weight, self.bias)
+
+    return wrapped
 
 
 def apply_linear(layer: nn.Linear, input: Tensor) -> Tensor:
@@ -35,34 +70,16 @@ def apply_linear(layer: nn.Linear, input: Tensor) -> Tensor:
         >>> torch.allclose(apply_linear(layer, x), layer(x), atol=1e-5)
         True
     """
-    if input.dim() == 0 or input.shape[-1] != layer.in_features:
-        raise ValueError(f"input: expected (…, {layer.in_features}), got {tuple(input.shape)}.")
-    held = _held(layer)
-    factors = _factors(held)
-    half = factors[0].dtype.itemsize < 4
-    dtype = _output_dtype(input, factors[0].dtype if half else held[0].dtype)
-    rows = input.reshape(-1, layer.in_features)
-    output = held[0].product(rows, *factors, bias=layer.bias)
-    output = output.to(dtype)
-    # In memory of its own and no view, so that what follows may change it in place.
-    output = output.clone() if len(rows) == 1 else output.contiguous()
-    return output if input.dim() == 2 else torch.ops.aten._unsafe_view(output, (*input.shape[:-1], layer.out_features))
-
-
-def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Makes the forward of ``nn.Linear`` pass W by where its factors are less work, or ``matrix_free`` says so."""
-
-    @functools.wraps(forward)
-    def wrapped(self: Any, input: Tensor) -> Tensor:
-        return apply_linear(self, input) if _passes_by(self, input) else forward(self, input)
-
-    return wrapped
+    p = SVDParametrization.alone_on(layer)
+    assert p is not None
+    parts = p.parts
+    vectors = input.numel() // max(input.shape[-1], 1) if input.dim() else 1
+    way = way_to_apply(*parts, vectors, transformed=traced_or_transformed())
+    return _applied(layer, p, input, parts[1].dtype, way, autocast_is_on(input.device.type))
 
 
 def thin_factors(module: nn.Module, tensor_name: str, like: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """σ, L and R of a square weight ``W = diag(σ) - L Rᵀ``, where a recurrence has less work with them than with W.
-
-    Measured: so it is on a CPU from 64 features on, if L and R have a quarter of W's columns or fewer.
 
     Args:
         module: owner of the weight.
@@ -74,70 +91,50 @@ def thin_factors(module: nn.Module, tensor_name: str, like: Tensor) -> tuple[Ten
 
     Example:
         >>> import torch
-        >>> from spectral_param.registration.injection.matrix_free import thin_factors
         >>> from spectral_param.nn import SpectralRNN
+        >>> from spectral_param.registration.injection.matrix_free import thin_factors
         >>> rnn = SpectralRNN(1, 64, reflectors=8)
         >>> [tuple(t.shape) for t in thin_factors(rnn, "weight_hh_l0", torch.zeros(2, 64))]
         [(64,), (64, 16), (64, 16)]
     """
-    held = _held(module, tensor_name)
-    if not _may_pass_by(held):
+    p = SVDParametrization.alone_on(module, tensor_name)
+    if p is None or p.matrix_free is False or traced_or_transformed() or _somebody_wants_the_weight(p):
         return None
-    (n, _), counts = held[0].shape, held[0].reflectors
-    if not 0 < min(counts) <= max(counts) < n:
+    sizes = p.sizes
+    if not 0 < min(sizes.m1, sizes.m2) <= max(sizes.m1, sizes.m2) < sizes.k:
         return None
-    pays = like.device.type == "cpu" and n >= 64 and 8 * max(counts) <= n
-    return held[0].thin_factors() if (pays or held[0].matrix_free) and _is_plain(held, like) else None
+    pays = p.matrix_free or spares_a_recurrence(sizes, like.device.type)
+    plain = not autocast_is_on(like.device.type) and _is_plain(p, p.factors[0], like)
+    return p.thin_factors() if pays and plain else None
 
 
-def _passes_by(layer: nn.Module, input: Tensor) -> bool:
-    """Whether this linear layer does without W."""
-    held = _held(layer)
-    strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
-    if not strided or not _may_pass_by(held):
-        return False
-    if held[0].matrix_free:
+def _applied(
+    layer: nn.Linear, p: SVDParametrization, input: Tensor, factors: torch.dtype, way: Way, autocast: bool
+) -> Tensor:
+    """The layer by the factors of its weight, ``factors`` being their dtype."""
+    if input.dim() == 0 or input.shape[-1] != layer.in_features:
+        raise ValueError(f"input: expected (…, {layer.in_features}), got {tuple(input.shape)}.")
+    dtype = factors if factors.itemsize < 4 else p.dtype
+    if autocast and all(given.is_floating_point and given != torch.float64 for given in (input.dtype, dtype)):
+        dtype = torch.get_autocast_dtype(input.device.type)
+    elif input.dtype != dtype:
+        raise TypeError(f"input: expected the dtype of the layer, {dtype}, got {input.dtype}.")
+    rows = input if input.dim() == 2 else input.reshape(-1, layer.in_features)
+    output = p.product(rows, way, layer.bias).to(dtype)
+    # In memory of its own and no view, so that what follows may change it in place.
+    output = output.clone() if len(rows) == 1 else output.contiguous()
+    return output if input.dim() == 2 else torch.ops.aten._unsafe_view(output, (*input.shape[:-1], layer.out_features))
+
+
+def _somebody_wants_the_weight(p: SVDParametrization) -> bool:
+    """Whether W is kept for others, or its making is listened to, also by a forward put in the place of torch's."""
+    held = p.parametrization_list
+    if id(p) in running.store:
         return True
-    if input.shape[-1:] != (held[0].shape[1],) or not _is_plain(held, input):
-        return False
-    return held[0].spares_work(input.numel() // input.shape[-1])
+    return parametrize._cache_enabled > 0 or is_listened_to(held, p) or "forward" in held.__dict__
 
 
-def _may_pass_by(held: Any) -> bool:
-    """Whether W is an SVD and nothing more, and nobody asks for it, keeps it, traces it or listens to it."""
-    if held is None or len(held) != 1 or getattr(held[0], "matrix_free", False) is False:
-        return False
-    listened_to = any(module._forward_hooks or module._forward_pre_hooks for module in (held, held[0]))
-    return not (listened_to or parametrize._cache_enabled or traced_or_transformed())
-
-
-def _is_plain(held: Any, input: Tensor) -> bool:
-    """Whether the product is one of float32 or float64 alone, without autocast or shards, so that W changes nothing."""
-    dtypes = {input.dtype, held[0].dtype, *(factor.dtype for factor in _factors(held))}
-    if len(dtypes) > 1 or input.dtype.itemsize < 4 or autocast_is_on(input.device.type):
-        return False
-    return not hasattr(held.original0, "full_tensor")
-
-
-def _held(module: nn.Module, tensor_name: str = "weight") -> Any:
-    lists: Any = module._modules.get("parametrizations")
-    return None if lists is None else lists._modules.get(tensor_name)
-
-
-def _factors(held: Any) -> list[Tensor]:
-    return [getattr(held, f"original{i}") for i in range(held.ntensors)]
-
-
-def _output_dtype(input: Tensor, weight_dtype: torch.dtype) -> torch.dtype:
-    """What ``nn.Linear`` would answer in, autocast or not, or its refusal."""
-    device = input.device.type
-    if autocast_is_on(device) and all(_lowered(dtype) for dtype in (input.dtype, weight_dtype)):
-        return torch.get_autocast_dtype(device)
-    if input.dtype != weight_dtype:
-        raise TypeError(f"input: expected the dtype of the layer, {weight_dtype}, got {input.dtype}.")
-    return weight_dtype
-
-
-def _lowered(dtype: torch.dtype) -> bool:
-    """Whether autocast takes tensors of this dtype for its own."""
-    return dtype.is_floating_point and dtype != torch.float64
+def _is_plain(p: SVDParametrization, factor: Tensor, input: Tensor) -> bool:
+    """Whether the product is one of float32 or float64 alone, without shards, as it is with W."""
+    same = input.dtype == p.dtype == factor.dtype and input.dtype.itemsize >= 4
+    return same and not hasattr(p.factors[0], "full_tensor")

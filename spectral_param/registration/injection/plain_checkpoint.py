@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.injection.weight_property import factors_of
 
 
@@ -30,7 +31,7 @@ def load_plain_weights(
     for name, held in module.parametrizations.items():
         plain, lists = f"{prefix}{name}", f"{prefix}parametrizations.{name}.original"
         present = any(key.startswith(lists) for key in state_dict)
-        if plain not in state_dict or present or not hasattr(held[0], "starting_factors"):
+        if plain not in state_dict or present or not isinstance(held[0], SVDParametrization):
             continue
         weight = state_dict.pop(plain)
         factors: Sequence[Tensor] = held[0].factors

@@ -28,25 +28,26 @@ def no_weight() -> None:
     """A reference to a weight that is gone: the plain class, should it come back, then reads its weights anew."""
 
 
-def teach_recurrence(cls: Any, base: Any) -> None:
-    """Gives the class of a registered recurrent module lists that live for a forward."""
+def recurrent_members(base: Any) -> dict[str, Any]:
+    """What the class of a registered recurrent module has: lists that live for a forward."""
 
     def names(self: Any) -> list[str]:
-        return self.__dict__["_flat_weights_names"]
+        return self._flat_weights_names
 
     def forget(self: Any) -> None:
-        self.__dict__["_flat_weights"] = [None] * len(names(self))
-        self.__dict__["_flat_weight_refs"] = [no_weight] * len(names(self))
+        self._weights_for_the_compiler = None
+        vars(self).pop("_flat_weights", None)  # those of the plain class
+        vars(self).pop("_flat_weight_refs", None)
 
     def flat_weights(self: Any) -> list[Tensor | None]:
         if torch.compiler.is_compiling():  # which follows attributes, but no thread
-            return self.__dict__["_flat_weights"]
+            return self._weights_for_the_compiler
         return _running.lists.get(id(self)) or [None] * len(names(self))
 
     def read(self: Any) -> None:
         weights = [getattr(self, name) for name in names(self)]
         if torch.compiler.is_compiling():
-            self.__dict__["_flat_weights"] = weights
+            self._weights_for_the_compiler = weights
         elif id(self) in _running.lists:
             _running.lists[id(self)] = weights
 
@@ -56,7 +57,7 @@ def teach_recurrence(cls: Any, base: Any) -> None:
             try:
                 return base.forward(self, *args, **kwargs)
             finally:
-                forget(self)
+                self._weights_for_the_compiler = None
         before = _running.lists.get(id(self))
         _running.lists[id(self)] = []
         try:
@@ -67,9 +68,13 @@ def teach_recurrence(cls: Any, base: Any) -> None:
             else:
                 _running.lists[id(self)] = before
 
-    cls._flat_weights = property(flat_weights, lambda self, weights: None)
-    cls._flat_weight_refs = property(lambda self: [no_weight] * len(names(self)), lambda self, references: forget(self))
-    cls._init_flat_weights = forget
-    cls._update_flat_weights = read
-    cls.forward = forward
-    cls.flatten_parameters = lambda self: None
+    return {
+        "_flat_weights": property(flat_weights, lambda self, weights: None),
+        "_flat_weight_refs": property(
+            lambda self: [no_weight] * len(names(self)), lambda self, references: forget(self)
+        ),
+        "_init_flat_weights": forget,
+        "_update_flat_weights": read,
+        "forward": forward,
+        "flatten_parameters": lambda self: None,
+    }

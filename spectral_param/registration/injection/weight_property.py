@@ -1,8 +1,7 @@
 """Reading and writing a registered weight as the attribute that it was.
 
-- Attention reads its weights several times a forward; they are evaluated once.
-- A weight read outside of a forward of its module is watched until it is let go: it is computed, so that changing it
-  in place changes nothing else, and the user is told.
+- Within a forward of its module a weight is evaluated once, however often it is read.
+- Read outside of one it is watched until it is let go (``watch.py``).
 - An assignment goes into the factors that are there, so that optimizers, hooks and wrappers keep their hold on them.
 """
 
@@ -11,8 +10,6 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import warnings
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,59 +17,38 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from spectral_param.torch_state.checksum import checksum
+from spectral_param.parametrization import together
+from spectral_param.parametrization.lookup import parametrization_lists
+from spectral_param.registration.injection import watch
+from spectral_param.registration.injection.callers import refuse_to_lend, refuse_to_swap
+from spectral_param.registration.sole_holder import owner_of_parameter
 from spectral_param.torch_state.modes import traced_or_transformed
 from spectral_param.torch_state.shards import write_
+from spectral_param.torch_state.users_line import warn
 
 Weights = dict[tuple[str, bool, bool], Tensor]
 
 
 class _Running(threading.local):
-    """What the forwards that run in this thread have read, by the id of their module; ``None``: nothing is kept."""
+    """What the forwards that run in this thread have read, by the id of their module."""
 
     def __init__(self) -> None:
-        self.weights: dict[int, Weights | None] = {}
-
-
-class _Watched:
-    """A weight that was handed out, and how it looked then."""
-
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight.detach() if weight.requires_grad else weight  # without the graph
-        self.looks = self._looks()
-
-    def _looks(self) -> tuple[object, ...]:
-        version = None if self.weight.is_inference() else self.weight._version
-        return version, self.weight.data_ptr(), checksum(self.weight)
-
-    @property
-    def is_changed(self) -> bool:
-        return self.looks != self._looks()
-
-    @property
-    def is_held(self) -> bool:
-        """Whether somebody else has the tensor or its storage, and may change it yet."""
-        storage = torch._C._storage_Use_Count(self.weight.untyped_storage()._cdata)
-        return storage > 2 or sys.getrefcount(self.weight) > 2  # ours, and that of the question
+        self.weights: dict[int, Weights] = {}
 
 
 _running = _Running()
-_watched: weakref.WeakKeyDictionary[nn.Module, list[_Watched]] = weakref.WeakKeyDictionary()
 
 
-def in_forward(forward: Callable[..., Any], *, keep: bool) -> Callable[..., Any]:
-    """Tells reads within a forward from those outside; with ``keep`` a weight is evaluated once in it."""
+def in_forward(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Tells reads within a forward from those outside, and evaluates each weight once in it."""
 
     @functools.wraps(forward)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return forward(self, *args, **kwargs)
-        if _watched:
-            for name, held in self.parametrizations.items():
-                _tell_of_change(held, name)
+        watch.tell_of_writes(self)
         outer = _running.weights
-        nothing: Weights | None = {} if keep else None
-        _running.weights = {**outer, id(self): nothing}
+        _running.weights = {**outer, id(self): {}}
         try:
             return forward(self, *args, **kwargs)
         finally:
@@ -81,34 +57,51 @@ def in_forward(forward: Callable[..., Any], *, keep: bool) -> Callable[..., Any]
     return wrapped
 
 
-def weight_property(tensor_name: str, evaluate: Callable[[Any], Tensor]) -> property:
-    """The property of a registered weight; ``evaluate`` is torch's own getter."""
+def weight_property(tensor_name: str) -> property:
+    """The property of a registered weight; where it is not registered on an instance, a plain attribute is meant."""
 
     def read(self: Any) -> Tensor:
+        held = parametrization_lists(self)._modules.get(tensor_name)
+        if held is None:
+            return nn.Module.__getattr__(self, tensor_name)  # type: ignore[return-value]
         if traced_or_transformed():
-            return evaluate(self)
+            return _evaluate(self, held, tensor_name)
         if id(self) not in _running.weights:
-            held = self.parametrizations[tensor_name]
-            _tell_of_change(held, tensor_name)
-            weight = evaluate(self)
-            if type(weight) is Tensor:
-                _watched.setdefault(held, []).append(_Watched(weight))
+            refuse_to_lend(type(self).__bases__[0].__name__, tensor_name)
+            watch.tell_of_writes(self)
+            weight = _evaluate(self, held, tensor_name)
+            watch.hand_out(held, weight)
             return weight
         weights = _running.weights[id(self)]
-        if weights is None:
-            return evaluate(self)
         key = (tensor_name, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
         if key not in weights:
-            weights[key] = evaluate(self)
+            weights[key] = _evaluate(self, held, tensor_name)
         return weights[key]
 
     def write(self: Any, value: Tensor) -> None:
-        held = self.parametrizations[tensor_name]
+        held = parametrization_lists(self)[tensor_name]
         if not isinstance(value, Tensor):
             raise TypeError(f"{tensor_name}: expected a tensor, got {type(value).__name__}.")
+        refuse_to_swap(type(self).__bases__[0].__name__, tensor_name)
+        _tell_of_a_tie(self, held, tensor_name, value)
         fill(held, factors_of(held, value))
-        _watched.pop(held, None)
-        (_running.weights.get(id(self)) or {}).clear()
+        watch.forget(held)
+        _running.weights.get(id(self), {}).clear()
+
+    return property(read, write)
+
+
+def foreign_property(tensor_name: str) -> property:
+    """The property of a tensor that only parametrizations other than ours hold."""
+
+    def read(self: Any) -> Tensor:
+        held = parametrization_lists(self)._modules.get(tensor_name)
+        if held is None:
+            return nn.Module.__getattr__(self, tensor_name)  # type: ignore[return-value]
+        return _evaluate(self, held, tensor_name)
+
+    def write(self: Any, value: Tensor) -> None:
+        parametrization_lists(self)[tensor_name].right_inverse(value)
 
     return property(read, write)
 
@@ -132,13 +125,28 @@ def fill(held: parametrize.ParametrizationList, factors: Sequence[Tensor]) -> No
             write_(getattr(held, f"original{i}"), factor)
 
 
-def _tell_of_change(held: nn.Module, tensor_name: str) -> None:
-    watched = _watched.pop(held, [])
-    if any(one.is_changed for one in watched):
-        warnings.warn(
-            f"{tensor_name}: was changed in place after it was read, which has no effect on a weight in SVD form; "
-            f"assign to it instead: module.{tensor_name} = value.",
-            stacklevel=3,
+def _evaluate(module: nn.Module, held: Any, tensor_name: str) -> Tensor:
+    """W: built together with others, kept by torch's ``cached``, or evaluated."""
+    if together.running.store and (kept := together.kept_weight(held)) is not None:
+        return kept
+    if not parametrize._cache_enabled:
+        return held()
+    if torch._C._get_tracing_state() is not None:
+        raise RuntimeError("Cannot trace a model while caching parametrizations.")
+    key = (id(module), tensor_name)
+    weight = parametrize._cache.get(key)
+    if weight is None:
+        weight = parametrize._cache[key] = held()
+    return weight
+
+
+def _tell_of_a_tie(module: nn.Module, held: nn.Module, tensor_name: str, value: Tensor) -> None:
+    """Warns where ``head.weight = embedding.weight`` would tie plain layers, and copies here."""
+    tied = watch.is_of_another(value, held)
+    if not tied and isinstance(value, nn.Parameter) and sys.getrefcount(value) > 4:
+        tied = owner_of_parameter(value) is not None
+    if tied:
+        warn(
+            f"{held._modules['0'].name}: the weight of another module is copied into the factors, and the two are not "
+            "tied; register after tying, or share the module."
         )
-    elif still_held := [one for one in watched if one.is_held]:
-        _watched[held] = still_held

@@ -1,4 +1,3 @@
-import json
 import math
 import multiprocessing
 import os
@@ -14,17 +13,17 @@ import pytest
 from lightning_modules.cli import main
 from lightning_modules.reproduce import command
 from lightning_modules.reproduce.experiments import EXPERIMENTS
-from lightning_modules.reproduce.planned_run import GridCell
-from lightning_modules.reproduce.processes import train_all
-from lightning_modules.reproduce.results import Result, read_result, result_path, write_result
+from lightning_modules.reproduce.planned_run import PlannedRun
+from lightning_modules.reproduce.processes import error_path, train_all
+from lightning_modules.reproduce.results import Result, read_result, write_result
 
 TINY = {"max_epochs": 1, "limit_train_batches": 2, "limit_val_batches": 1, "limit_test_batches": 1}
 
 
-def cells(quick: bool, seed: int) -> list[GridCell]:
-    """Two cells that take no time."""
+def runs(quick: bool, seed: int) -> list[PlannedRun]:
+    """Two runs that take no time."""
     return [
-        GridCell(
+        PlannedRun(
             experiment="adding",
             model=model,
             setting="L = 10",
@@ -38,13 +37,13 @@ def cells(quick: bool, seed: int) -> list[GridCell]:
     ]
 
 
-def result(cell: GridCell, best: float = 0.2) -> Result:
+def result(run: PlannedRun, best: float = 0.2) -> Result:
     return Result(
-        model=cell.model,
-        setting=cell.setting,
-        seed=cell.seed,
-        scores={"test_mse": 0.1 + cell.seed / 10, "baseline_mse": 1 / 6},
-        learning_rate=cell.task[1].get("learning_rate", 0.001),
+        model=run.model,
+        setting=run.setting,
+        seed=run.seed,
+        scores={"test_mse": 0.1 + run.seed / 10, "baseline_mse": 1 / 6},
+        learning_rate=run.task[1].get("learning_rate", 0.001),
         parameters=1234,
         best=best,
         least_loss=best,
@@ -60,35 +59,35 @@ def result(cell: GridCell, best: float = 0.2) -> Result:
 @pytest.fixture
 def small_adding(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(EXPERIMENTS, "adding", replace(EXPERIMENTS["adding"], cells=cells, learning_rates=(), seeds=1))
+    monkeypatch.setitem(EXPERIMENTS, "adding", replace(EXPERIMENTS["adding"], runs=runs, learning_rates=(), seeds=1))
     return tmp_path / "results"
 
 
 @pytest.fixture
-def trained(monkeypatch) -> list[GridCell]:
-    """Cells that the command has trained, in no time."""
+def trained(monkeypatch) -> list[PlannedRun]:
+    """Runs that the command has trained, in no time."""
     seen = []
 
-    def train_all(cells, root, folder, processes, seconds, native):
-        for cell in cells:
-            seen.append(cell)
-            write_result(folder, cell, result(cell))
-            yield cell, True
+    def train_all(runs, root, folder, processes, seconds, native):
+        for run in runs:
+            seen.append(run)
+            write_result(folder, run, result(run))
+            yield run, True
 
     monkeypatch.setattr(command, "train_all", train_all)
     return seen
 
 
 def test_trains_in_processes_and_reports(small_adding):
-    broken = replace(cells(True, 0)[0], model="broken", task=("SequenceRegressor", {"input_size": 3, "output_size": 1}))
+    broken = replace(runs(True, 0)[0], model="broken", task=("SequenceRegressor", {"input_size": 3, "output_size": 1}))
     ended = dict(
-        (cell.model, done) for cell, done in train_all([*cells(True, 0), broken], small_adding, small_adding, 2, 600.0)
+        (run.model, done) for run, done in train_all([*runs(True, 0), broken], small_adding, small_adding, 2, 600.0)
     )
     assert ended == {"RNN": True, "Spectral-RNN": True, "broken": False}
-    error = result_path(small_adding, broken).with_suffix(".error").read_text()
+    error = error_path(small_adding, broken).read_text()
     assert "RuntimeError" in error or "ValueError" in error
     assert [path.name for path in small_adding.rglob("*.ckpt")] == []
-    found = read_result(small_adding, cells(True, 0)[1])
+    found = read_result(small_adding, runs(True, 0)[1])
     assert found.parameters == 2 * (16 * 16 - 120) + 16 + 16 * 2 + 16 + 17
     assert found.scores["baseline_mse"] == pytest.approx(1 / 6, rel=1e-4)
     assert {"torch", "lightning", "spectral_param"} <= found.versions.keys()
@@ -104,8 +103,8 @@ def test_native_forms_train_to_the_same(small_adding, tmp_path):
     losses = []
     for native in (None, tmp_path / "native"):
         folder = small_adding / str(native is None)
-        assert [done for _, done in train_all(cells(True, 0)[1:], folder, folder, 1, 600.0, native)] == [True]
-        losses.append(read_result(folder, cells(True, 0)[1]).scores["test_mse"])
+        assert [done for _, done in train_all(runs(True, 0)[1:], folder, folder, 1, 600.0, native)] == [True]
+        losses.append(read_result(folder, runs(True, 0)[1]).scores["test_mse"])
     assert len(list((tmp_path / "native").glob("*.so"))) == 1
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
@@ -124,23 +123,23 @@ def test_native_without_a_compiler(small_adding, monkeypatch, tmp_path, capsys):
 
 
 def test_time_that_is_up_ends_what_is_running(small_adding):
-    slow = replace(cells(True, 0)[0], trainer={"max_epochs": 10_000, "accelerator": "cpu"})
+    slow = replace(runs(True, 0)[0], trainer={"max_epochs": 10_000, "accelerator": "cpu"})
     before = set(multiprocessing.active_children())
     started = time.monotonic()
     assert list(train_all([slow], small_adding, small_adding, 1, 0.5)) == []
     assert time.monotonic() - started < 60
     assert set(multiprocessing.active_children()) <= before
-    assert not list(small_adding.rglob("*.json"))
+    assert not list(small_adding.rglob("*.json*"))
 
 
 KILLED = """
 import dataclasses, sys, threading
 from pathlib import Path
 from lightning_modules.reproduce.processes import train_all
-from tests.lightning_modules.reproduce.test_command import cells
+from tests.lightning_modules.reproduce.test_command import runs
 
 if __name__ == "__main__":
-    slow = dataclasses.replace(cells(True, 0)[0], trainer={"max_epochs": 100_000, "accelerator": "cpu"})
+    slow = dataclasses.replace(runs(True, 0)[0], trainer={"max_epochs": 100_000, "accelerator": "cpu"})
     list(train_all([slow], Path(), Path(sys.argv[1]), 1, 600.0))
 """
 
@@ -172,10 +171,10 @@ def _wait_for(condition):
 
 
 def test_goes_on_where_it_stopped(small_adding, trained):
-    finished = cells(False, 0)[0]
+    finished = runs(False, 0)[0]
     write_result(small_adding, finished, result(finished))
     main(["reproduce", "adding", "--seeds", "2"])
-    assert [(cell.model, cell.seed) for cell in trained] == [("Spectral-RNN", 0), ("RNN", 1), ("Spectral-RNN", 1)]
+    assert [(run.model, run.seed) for run in trained] == [("Spectral-RNN", 0), ("RNN", 1), ("Spectral-RNN", 1)]
     main(["reproduce", "adding", "--seeds", "2"])
     assert len(trained) == 3
     table = (small_adding / "adding.md").read_text()
@@ -186,24 +185,24 @@ def test_goes_on_where_it_stopped(small_adding, trained):
 def test_the_report_may_be_elsewhere(small_adding, tmp_path):
     main(["reproduce", "adding", "--report", "docs"])
     assert sorted(path.name for path in (tmp_path / "docs").iterdir()) == ["adding.md", "adding.png"]
-    assert not list(small_adding.glob("adding.*"))
+    assert [path.name for path in small_adding.glob("adding.*")] == ["adding.jsonl"]
 
 
-def test_an_interrupt_loses_no_finished_cell(small_adding, monkeypatch):
-    def interrupted(cells, root, folder, processes, seconds, native):
-        write_result(folder, cells[0], result(cells[0]))
-        yield cells[0], True
+def test_an_interrupt_loses_no_finished_run(small_adding, monkeypatch):
+    def interrupted(runs, root, folder, processes, seconds, native):
+        write_result(folder, runs[0], result(runs[0]))
+        yield runs[0], True
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "train_all", interrupted)
     with pytest.raises(SystemExit, match="130"):
         main(["reproduce", "adding"])
-    assert read_result(small_adding, cells(False, 0)[0]) is not None
+    assert read_result(small_adding, runs(False, 0)[0]) is not None
     assert "1 runs of the grid are not in this table" in (small_adding / "adding.md").read_text()
 
 
 def test_failures_are_said(small_adding, monkeypatch, capsys):
-    monkeypatch.setattr(command, "train_all", lambda cells, *_: iter([(cell, False) for cell in cells]))
+    monkeypatch.setattr(command, "train_all", lambda runs, *_: iter([(run, False) for run in runs]))
     with pytest.raises(SystemExit, match="1"):
         main(["reproduce", "adding"])
     assert "failed" in capsys.readouterr().err
@@ -211,7 +210,7 @@ def test_failures_are_said(small_adding, monkeypatch, capsys):
 
 def test_only_some_models(small_adding, trained, capsys):
     main(["reproduce", "adding", "--models", "spectral-rnn"])
-    assert [cell.model for cell in trained] == ["Spectral-RNN"]
+    assert [run.model for run in trained] == ["Spectral-RNN"]
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", "adding", "--models", "GRU"])
     assert "--models: expected some of RNN, Spectral-RNN, got GRU" in capsys.readouterr().err
@@ -228,15 +227,15 @@ def test_only_some_settings(small_adding, trained, capsys):
 def test_seeds_run_at_the_learning_rate_that_validation_prefers(small_adding, monkeypatch):
     seen = []
 
-    def train_all(cells, root, folder, processes, seconds, native):
-        for cell in cells:
-            rate = cell.task[1]["learning_rate"]
-            seen.append((cell.model, cell.seed, rate))
-            write_result(folder, cell, result(cell, best=rate if cell.model == "RNN" else 1 - rate))
-            yield cell, True
+    def train_all(runs, root, folder, processes, seconds, native):
+        for run in runs:
+            rate = run.task[1]["learning_rate"]
+            seen.append((run.model, run.seed, rate))
+            write_result(folder, run, result(run, best=rate if run.model == "RNN" else 1 - rate))
+            yield run, True
 
     monkeypatch.setattr(command, "train_all", train_all)
-    tuned = replace(EXPERIMENTS["adding"], cells=cells, learning_rates=(0.1, 0.01), tuned_on="L = 10")
+    tuned = replace(EXPERIMENTS["adding"], runs=runs, learning_rates=(0.1, 0.01), tuned_on="L = 10")
     monkeypatch.setitem(EXPERIMENTS, "adding", tuned)
     main(["reproduce", "adding", "--seeds", "2"])
     trials = [(model, 0, rate) for model in ("RNN", "Spectral-RNN") for rate in (0.1, 0.01)]
@@ -248,12 +247,12 @@ def test_seeds_run_at_the_learning_rate_that_validation_prefers(small_adding, mo
 
 def test_settings_take_the_rates_of_the_one_that_decides(small_adding, trained, monkeypatch):
     def two_lengths(quick, seed):
-        return [replace(cell, setting=setting) for setting in ("L = 10", "L = 20") for cell in cells(quick, seed)]
+        return [replace(run, setting=setting) for setting in ("L = 10", "L = 20") for run in runs(quick, seed)]
 
-    tuned = replace(EXPERIMENTS["adding"], cells=two_lengths, learning_rates=(0.1, 0.01), tuned_on="L = 10")
+    tuned = replace(EXPERIMENTS["adding"], runs=two_lengths, learning_rates=(0.1, 0.01), tuned_on="L = 10")
     monkeypatch.setitem(EXPERIMENTS, "adding", tuned)
     main(["reproduce", "adding", "--seeds", "1", "--models", "RNN", "--settings", "L = 20"])
-    assert [(cell.setting, cell.task[1]["learning_rate"]) for cell in trained] == [
+    assert [(run.setting, run.task[1]["learning_rate"]) for run in trained] == [
         ("L = 10", 0.1),
         ("L = 10", 0.01),
         ("L = 20", 0.1),
@@ -262,10 +261,10 @@ def test_settings_take_the_rates_of_the_one_that_decides(small_adding, trained, 
 
 
 def test_an_interrupt_in_the_trials_reports_what_is_decided(small_adding, monkeypatch):
-    def interrupted(cells, root, folder, processes, seconds, native):
-        for cell in cells[:3]:
-            write_result(folder, cell, result(cell))
-            yield cell, True
+    def interrupted(runs, root, folder, processes, seconds, native):
+        for run in runs[:3]:
+            write_result(folder, run, result(run))
+            yield run, True
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "train_all", interrupted)
@@ -283,35 +282,27 @@ def test_finished_runs_are_reported_without_their_data(small_adding, trained, mo
     tuned = replace(EXPERIMENTS["adding"], learning_rates=(0.1, 0.01))
     monkeypatch.setitem(EXPERIMENTS, "adding", tuned)
     main(["reproduce", "adding"])
-    monkeypatch.setattr(command, "_prepare", lambda cells, root: pytest.fail("no data are needed") if cells else None)
+    monkeypatch.setattr(command, "_prepare", lambda runs, root: pytest.fail("no data are needed") if runs else None)
     main(["reproduce", "adding"])
     assert trained
 
 
 def test_scores_that_are_not_numbers_are_said(small_adding, monkeypatch):
-    def train_all(cells, root, folder, processes, seconds, native):
-        for cell in cells:
-            write_result(folder, cell, replace(result(cell), scores={"test_mse": [math.nan, 0.1][cell.seed]}))
-            yield cell, True
+    def train_all(runs, root, folder, processes, seconds, native):
+        for run in runs:
+            write_result(folder, run, replace(result(run), scores={"test_mse": [math.nan, 0.1][run.seed]}))
+            yield run, True
 
     monkeypatch.setattr(command, "train_all", train_all)
     main(["reproduce", "adding", "--seeds", "2"])
     assert "| nan ± nan |" in (small_adding / "adding.md").read_text()
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"result": {"model": "RNN"}}', "[]"])
-def test_a_damaged_or_older_result_is_no_result(tmp_path, content):
-    path = result_path(tmp_path, cells(True, 0)[0])
-    path.parent.mkdir()
-    path.write_text(content)
-    assert read_result(tmp_path, cells(True, 0)[0]) is None
-
-
 def test_the_quick_version_tries_no_learning_rates(small_adding, trained, monkeypatch):
     tuned = replace(EXPERIMENTS["adding"], learning_rates=(0.1, 0.01))
     monkeypatch.setitem(EXPERIMENTS, "adding", tuned)
     main(["reproduce", "adding", "--quick"])
-    assert trained == cells(True, 0)
+    assert trained == runs(True, 0)
 
 
 @pytest.mark.parametrize(
@@ -329,18 +320,3 @@ def test_missing_data_are_said_before_training(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", "mlp-depth", "--data", "/proc/nothing"])
     assert "expected MNIST/raw/train-images-idx3-ubyte in /proc/nothing/mnist" in capsys.readouterr().err
-
-
-def test_a_result_is_whole_or_not_there(tmp_path, monkeypatch):
-    cell = cells(True, 0)[0]
-
-    def fails(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(json, "dumps", fails)
-    with pytest.raises(KeyboardInterrupt):
-        write_result(tmp_path, replace(cell), result(cell))
-    monkeypatch.undo()
-    assert read_result(tmp_path, cell) is None
-    write_result(tmp_path, cell, result(cell))
-    assert json.dumps(read_result(tmp_path, cell).curves) == '{"val_mse": [[1, 2], [0.3, 0.2]]}'

@@ -4,7 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from lightning_modules.reproduce.experiments import EXPERIMENTS
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.planned_run import PlannedRun
 from lightning_modules.reproduce.table import markdown
 from lightning_modules.reproduce.train import train
 from tests.small_data import write_multilabel, write_ucr, write_words
@@ -29,13 +29,13 @@ FEWER = {
 }
 
 
-def tiny(cell: GridCell) -> GridCell:
-    (task, arguments), (data, sizes) = cell.task, cell.data
+def tiny(run: PlannedRun) -> PlannedRun:
+    (task, arguments), (data, sizes) = run.task, run.data
     return replace(
-        cell,
+        run,
         task=(task, arguments | SMALLER[task]),
         data=(data, sizes | FEWER[data]),
-        trainer={**cell.trainer, **LIMITS, "accelerator": "cpu", "max_epochs": 1},
+        trainer={**run.trainer, **LIMITS, "accelerator": "cpu", "max_epochs": 1},
     )
 
 
@@ -53,52 +53,52 @@ def root(tmp_path_factory, small_mnist):
 @pytest.mark.parametrize("what", EXPERIMENTS)
 def test_quick_versions_run(what, root, tmp_path):
     experiment = EXPERIMENTS[what]
-    cells = experiment.cells(True, 0)
-    chosen = [cells[0], cells[-1]]
-    results = [train(tiny(cell), root, tmp_path / cell.name) for cell in chosen]
-    for result, cell in zip(results, chosen, strict=True):
-        assert (result.model, result.setting, result.seed) == (cell.model, cell.setting, 0)
+    runs = experiment.runs(True, 0)
+    chosen = [runs[0], runs[-1]]
+    results = [train(tiny(run), root, tmp_path / run.name) for run in chosen]
+    for result, run in zip(results, chosen, strict=True):
+        assert (result.model, result.setting, result.seed) == (run.model, run.setting, 0)
         assert experiment.score in result.scores
         assert result.parameters > 0
         assert result.curves["train_loss"][0] in ([1], [2])
-        assert bool(result.gradients) == ("gradients" in cell.watch)
-        assert ("margin" in result.curves) == ("margin" in cell.watch)
+        assert bool(result.gradients) == ("gradients" in run.watch)
+        assert ("margin" in result.curves) == ("margin" in run.watch)
     assert isinstance(experiment.draw(results), Figure)
-    table = markdown(experiment, results, missing=len(cells) - 2)
-    assert all(f"| {cell.setting} | {cell.model} |" in table for cell in chosen)
-    assert f"{len(cells) - 2} runs of the grid are not in this table." in table
+    table = markdown(experiment, results, missing=len(runs) - 2)
+    assert all(f"| {run.setting} | {run.model} |" in table for run in chosen)
+    assert f"{len(runs) - 2} runs of the grid are not in this table." in table
 
 
 @pytest.mark.parametrize("what", EXPERIMENTS)
 @pytest.mark.parametrize("quick", [False, True])
-def test_every_cell_is_another_and_can_be_built(what, quick, tmp_path):
-    cells = [cell for seed in (0, 1) for cell in EXPERIMENTS[what].cells(quick, seed)]
-    assert len({cell.name for cell in cells}) == len(cells)
-    assert {cell.experiment for cell in cells} == {what}
-    for cell in cells if quick else cells[:1]:
-        cell.make_model()
-        cell.make_data(tmp_path)
+def test_every_run_is_another_and_can_be_built(what, quick, tmp_path):
+    runs = [run for seed in (0, 1) for run in EXPERIMENTS[what].runs(quick, seed)]
+    assert len({run.name for run in runs}) == len(runs)
+    assert {run.experiment for run in runs} == {what}
+    for run in runs if quick else runs[:1]:
+        run.make_model()
+        run.make_data(tmp_path)
 
 
 @pytest.mark.parametrize("what", EXPERIMENTS)
 def test_numbers_of_the_paper_are_of_models_and_settings_of_the_grid(what):
     experiment = EXPERIMENTS[what]
-    keys = {(cell.model, cell.setting) for cell in experiment.cells(False, 0)}
+    keys = {(run.model, run.setting) for run in experiment.runs(False, 0)}
     assert set(experiment.paper) <= keys
     assert set(experiment.paper_parameters) <= keys
 
 
 def test_parameters_of_table_4():
     ucr = EXPERIMENTS["ucr"]
-    for cell in ucr.cells(False, 0):
-        count = sum(p.numel() for p in cell.make_model().parameters())
-        assert count == ucr.paper_parameters[cell.model, cell.setting], cell.name
+    for run in ucr.runs(False, 0):
+        count = sum(p.numel() for p in run.make_model().parameters())
+        assert count == ucr.paper_parameters[run.model, run.setting], run.name
     assert len(ucr.paper_parameters) == 84
 
 
 def test_the_quick_adding_problem_draws_its_baseline(root, tmp_path):
     adding = EXPERIMENTS["adding"]
-    figure = adding.draw([train(tiny(adding.cells(True, 0)[0]), root, tmp_path)])
+    figure = adding.draw([train(tiny(adding.runs(True, 0)[0]), root, tmp_path)])
     above, below = figure.axes
     levels = [line.get_ydata()[0] for line in above.get_lines() if line.get_label() == "trivial answer"]
     assert levels == [pytest.approx(1 / 6)]

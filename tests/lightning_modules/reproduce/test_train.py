@@ -2,13 +2,14 @@ import math
 from dataclasses import replace
 
 import pytest
+from lightning import Trainer, seed_everything
 
 from lightning_modules.reproduce import last_epoch
 from lightning_modules.reproduce.last_epoch import LastEpoch
-from lightning_modules.reproduce.planned_run import GridCell
+from lightning_modules.reproduce.planned_run import PlannedRun
 from lightning_modules.reproduce.train import READINGS, Curves, extreme, thinned, train
 
-CELL = GridCell(
+RUN = PlannedRun(
     experiment="adding",
     model="Spectral-RNN",
     setting="L = 5",
@@ -21,7 +22,7 @@ CELL = GridCell(
 
 
 def test_a_result_says_which_epoch_was_best_and_keeps_a_part_of_the_curves(tmp_path):
-    result = train(CELL, tmp_path, tmp_path)
+    result = train(RUN, tmp_path, tmp_path)
     steps, values = result.curves["val_mse"]
     assert len(steps) == len(values) == READINGS
     assert (steps[0], steps[-1]) == (1, 60)
@@ -31,14 +32,14 @@ def test_a_result_says_which_epoch_was_best_and_keeps_a_part_of_the_curves(tmp_p
 
 
 def test_callbacks_are_made_by_name(tmp_path):
-    trainer = {**CELL.trainer, "max_epochs": 1, "callbacks": [["SpectralClip", {"min": 2.0}]]}
+    trainer = {**RUN.trainer, "max_epochs": 1, "callbacks": [["SpectralClip", {"min": 2.0}]]}
     with pytest.raises(ValueError, match="min, max: Band"):
-        train(replace(CELL, trainer=trainer), tmp_path, tmp_path)
+        train(replace(RUN, trainer=trainer), tmp_path, tmp_path)
 
 
 def test_readings_go_on_after_the_best_epoch(tmp_path):
-    cell = replace(CELL, mode="max", trainer={**CELL.trainer, "max_epochs": 5}, watch=("gradients", "margin"))
-    result = train(cell, tmp_path, tmp_path)
+    run = replace(RUN, mode="max", trainer={**RUN.trainer, "max_epochs": 5}, watch=("gradients", "margin"))
+    result = train(run, tmp_path, tmp_path)
     assert result.gradient_steps == result.curves["loss"][0] == [0, 1, 2, 3, 4]
     assert len(result.gradients) == 5
     assert result.curves["margin"][0] == [0, 1, 2, 3, 4, 5]  # and at the end
@@ -48,9 +49,9 @@ def test_readings_go_on_after_the_best_epoch(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory:UserWarning")  # what an interrupted run goes on from
 def test_an_interrupted_run_ends_as_if_it_never_had_been(tmp_path, monkeypatch):
-    trainer = {**CELL.trainer, "max_epochs": 6, "callbacks": [["SpectralClip", {"renormalize": True}]]}
-    cell = replace(CELL, trainer=trainer, watch=("gradients", "margin"))
-    whole = train(cell, tmp_path, tmp_path / "whole")
+    trainer = {**RUN.trainer, "max_epochs": 6, "callbacks": [["SpectralClip", {"renormalize": True}]]}
+    run = replace(RUN, trainer=trainer, watch=("gradients", "margin"))
+    whole = train(run, tmp_path, tmp_path / "whole")
     assert {path.name for path in (tmp_path / "whole").iterdir()} == {"best.ckpt"}  # it took less than a minute
     monkeypatch.setattr(last_epoch, "SECONDS", 0.0)
     save = LastEpoch.on_train_epoch_end
@@ -63,8 +64,8 @@ def test_an_interrupted_run_ends_as_if_it_never_had_been(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(LastEpoch, "on_train_epoch_end", cut)
         with pytest.raises(OSError, match="cut"):
-            train(cell, tmp_path, tmp_path / "cut")
-    gone_on = train(cell, tmp_path, tmp_path / "cut")
+            train(run, tmp_path, tmp_path / "cut")
+    gone_on = train(run, tmp_path, tmp_path / "cut")
     assert replace(gone_on, seconds=0.0) == replace(whole, seconds=0.0)
 
 
@@ -86,3 +87,34 @@ def test_a_thinned_curve_has_both_ends(length):
     assert len(steps) == min(length, READINGS)
     assert (steps[0], steps[-1]) == (0, length - 1)
     assert values == [0.5 * step for step in steps]
+
+
+def test_the_best_epoch_is_what_is_tested(tmp_path):
+    """The learning rate lets the first epoch in and drives the others away."""
+    task = ("SequenceRegressor", {**RUN.task[1], "learning_rate": 3.0})
+    run = replace(RUN, task=task, trainer={**RUN.trainer, "max_epochs": 5})
+    result = train(run, tmp_path, tmp_path)
+    errors = result.curves["val_mse"][1]
+    assert result.best == min(errors)
+    best, last = (_tested(run, tmp_path, epochs) for epochs in (errors.index(min(errors)) + 1, 5))
+    assert best != pytest.approx(last, rel=0.01)
+    assert result.scores["test_mse"] == pytest.approx(best, rel=1e-6)
+
+
+def _tested(run, folder, epochs: int) -> float:
+    """The test error after a number of epochs."""
+    seed_everything(run.seed, verbose=False)
+    model, data = run.make_model(), run.make_data(folder)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = Trainer(**{**run.trainer, "max_epochs": epochs}, enable_model_summary=False, **quiet)
+    trainer.fit(model, data)
+    (scores,) = trainer.test(model, data, verbose=False)
+    return scores["test_mse"]
+
+
+def test_a_gradient_that_is_no_number_is_not_zero(tmp_path):
+    task = ("SequenceRegressor", {**RUN.task[1], "learning_rate": 1e30})
+    run = replace(RUN, task=task, trainer={**RUN.trainer, "max_epochs": 3}, watch=("gradients",))
+    first, *others = train(run, tmp_path, tmp_path).gradients
+    assert all(math.isfinite(norm) for norm in first)
+    assert any(not math.isfinite(norm) for row in others for norm in row)

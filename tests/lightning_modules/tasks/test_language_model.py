@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning import Trainer, seed_everything
+from lightning import Callback, Trainer, seed_everything
 
 from datamodules import PennTreebank
 from lightning_modules import LanguageModel
@@ -125,3 +125,38 @@ def test_dropout_in_training_alone():
     assert not torch.equal(model(words), model(words))
     model.eval()
     assert torch.equal(model(words), model(words))
+
+
+class SaveAt(Callback):
+    """Saves after a step, within an epoch."""
+
+    def __init__(self, step, path):
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer, *args):
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "spectral-rnn"])
+@pytest.mark.parametrize("limits", [{}, {"limit_train_batches": 6}])
+@pytest.mark.parametrize("step", [1, 6, 8])
+def test_a_run_resumed_within_an_epoch_equals_an_uninterrupted_one(cell, limits, step, data, tmp_path):
+    def model() -> LanguageModel:
+        torch.manual_seed(1)
+        return LanguageModel(**SMALL, cell=cell)
+
+    whole, resumed = model(), model()
+    trainer(tmp_path, max_epochs=2, callbacks=SaveAt(step, tmp_path / "kept.ckpt"), **limits).fit(whole, data)
+    trainer(tmp_path, max_epochs=2, **limits).fit(resumed, data, ckpt_path=tmp_path / "kept.ckpt")
+    for name, value in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], value), name
+
+
+def test_a_checkpoint_without_a_carried_state_still_loads(data, tmp_path):
+    path = tmp_path / "kept.ckpt"
+    trainer(tmp_path, max_epochs=1, callbacks=SaveAt(2, path)).fit(LanguageModel(**SMALL), data)
+    checkpoint = torch.load(path)
+    assert [part.shape for part in checkpoint.pop("carried_states")] == [(1, 1, 3, 8)]
+    torch.save(checkpoint, path)
+    trainer(tmp_path, max_epochs=2).fit(LanguageModel(**SMALL), data, ckpt_path=path)

@@ -5,6 +5,7 @@ from torch import nn
 
 from datamodules import AddingProblem, PixelMNIST
 from lightning_modules import SequenceClassifier, SequenceRegressor
+from tests.lightning_modules.tasks.test_language_model import SaveAt
 
 SMALL = {"hidden_size": 8, "reflectors": 4}
 
@@ -64,6 +65,19 @@ def test_resumed_run_equals_an_uninterrupted_one(task, tmp_path):
     trainer(tmp_path, max_epochs=3).fit(resumed, data, ckpt_path=tmp_path / "half.ckpt")
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("step", [2, 3, 5, 6])
+def test_a_run_resumed_within_an_epoch_equals_an_uninterrupted_one(task, step, tmp_path):
+    whole, data = task()
+    save = SaveAt(step, tmp_path / "kept.ckpt")
+    trainer(tmp_path, max_epochs=3, limit_train_batches=3, callbacks=save).fit(whole, data)
+    resumed, data = task()
+    data.num_workers = step % 2
+    trainer(tmp_path, max_epochs=3, limit_train_batches=3).fit(resumed, data, ckpt_path=save.path)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+    assert len(list(data.train_dataloader())) >= 3  # read by hand an epoch is whole
 
 
 def test_learning_rate_decays_by_epoch(task, tmp_path):

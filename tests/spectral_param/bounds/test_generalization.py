@@ -24,7 +24,7 @@ def norms(*weights: Tensor) -> tuple[list[float], list[float]]:
 
 @pytest.mark.parametrize("steps", [1, 5, 40])
 @pytest.mark.parametrize("scale", [0.1, 3.0])
-def test_recurrent_gap_is_the_formula(steps: int, scale: float) -> None:
+def test_the_gap_of_equal_noise_is_its_formula(steps: int, scale: float) -> None:
     rnn, readout = SpectralRNN(3, 8, bias=False), nn.Linear(8, 2, bias=False)
     rnn.weight_hh_l0 = scale * rnn.weight_hh_l0
     for weight in (rnn.weight_ih_l0, readout.weight):
@@ -34,13 +34,14 @@ def test_recurrent_gap_is_the_formula(steps: int, scale: float) -> None:
     size = sum(f * f for f in frobenius)
     capacity = 4 * steps**4 * 8 * math.log(8) * zeta * size / 0.25
     expected = math.sqrt((capacity + math.log(1000 / 0.01)) / 1000)
-    assert rnn_generalization_gap(rnn, readout, steps=steps, **NUMBERS) == pytest.approx(expected, rel=1e-4)
+    found = rnn_generalization_gap(rnn, readout, steps=steps, noise="equal", **NUMBERS)
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("biases", [(True, False), (False, True), (True, True)])
-def test_a_bias_is_a_column_whose_input_is_one(biases: tuple[bool, bool]) -> None:
+def test_under_equal_noise_a_bias_is_a_column_whose_input_is_one(biases: tuple[bool, bool]) -> None:
     rnn, readout = nn.RNN(3, 8, bias=biases[0]), nn.Linear(8, 4, bias=biases[1])
-    found = rnn_generalization_gap(rnn, readout, steps=6, **NUMBERS)
+    found = rnn_generalization_gap(rnn, readout, steps=6, noise="equal", **NUMBERS)
     m, y = rnn.weight_ih_l0, readout.weight
     if biases[0]:
         m = torch.cat([m, (rnn.bias_ih_l0 + rnn.bias_hh_l0).unsqueeze(1)], dim=1)
@@ -51,6 +52,63 @@ def test_a_bias_is_a_column_whose_input_is_one(biases: tuple[bool, bool]) -> Non
     capacity = 5 * 6**4 * 8 * math.log(8) * zeta * sum(f * f for f in frobenius) / 0.25
     exact = math.sqrt((capacity + math.log(1000 / 0.01)) / 1000)
     assert exact * (1 - 1e-6) <= found <= 2 * exact  # ‖[M b]‖ ≤ √(‖M‖² + ‖b‖²) ≤ √2 ‖[M b]‖, and so for Y
+
+
+# ------------------------------------------------------------------------------------------------ the paper's statement
+
+
+def theorem_5(w: Tensor, m: Tensor, y: Tensor, steps: int, reach: float) -> float:
+    """As it is printed, with n the greatest size and ``reach`` for B²."""
+    n = max(*w.shape, *m.shape, *y.shape)
+    (norm, m_norm, y_norm), (w_f, m_f, y_f) = norms(w, m, y)
+    capacity = (
+        reach * steps**2 * n * math.log(n) * max(norm ** (2 * steps - 2), 1) * m_norm**2 * y_norm**2
+        * (steps**2 * w_f**2 + m_f**2 / m_norm**2 + y_f**2 / y_norm**2) / 0.25
+    )  # fmt: skip
+    return math.sqrt((capacity + math.log(steps * 1000 / 0.01)) / 1000)
+
+
+@pytest.mark.parametrize("steps", [1, 5, 40])
+@pytest.mark.parametrize("scale", [0.1, 3.0])
+def test_recurrent_gap_is_that_of_theorem_5(steps: int, scale: float) -> None:
+    rnn, readout = SpectralRNN(3, 8, bias=False), nn.Linear(8, 2, bias=False)
+    rnn.weight_hh_l0 = scale * rnn.weight_hh_l0
+    for weight in (rnn.weight_ih_l0, readout.weight):
+        weight.data *= scale
+    expected = theorem_5(rnn.weight_hh_l0, rnn.weight_ih_l0, readout.weight, steps, 4.0)
+    assert rnn_generalization_gap(rnn, readout, steps=steps, **NUMBERS) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("biases", [(True, False), (False, True), (True, True)])
+def test_biases_are_absorbed_in_weights(biases: tuple[bool, bool]) -> None:
+    rnn, readout = nn.RNN(3, 8, bias=biases[0]), nn.Linear(8, 4, bias=biases[1])
+    found = rnn_generalization_gap(rnn, readout, steps=6, **NUMBERS)
+    bias = (rnn.bias_ih_l0 + rnn.bias_hh_l0) if biases[0] else torch.zeros(8)
+    m, y = torch.cat([rnn.weight_ih_l0, bias.unsqueeze(1)], dim=1), readout.weight
+    if biases[1]:  # a ninth entry of the state, which is 1
+        m = torch.cat([m, torch.tensor([[0.0, 0.0, 0.0, 1.0]])])
+        y = torch.cat([y, readout.bias.unsqueeze(1)], dim=1)
+    exact = theorem_5(rnn.weight_hh_l0, m, y, 6, 5.0) * math.sqrt(8 * math.log(8) / (len(m) * math.log(len(m))))
+    assert exact * (1 - 1e-2) <= found <= 2 * exact  # norms of [M b] and [Y c] are bounds
+
+
+@pytest.mark.parametrize("steps", [5, 100])
+def test_over_ranges_is_corollary_1_but_for_what_its_o_hides(steps: int) -> None:
+    n, radius = 8, 0.1
+    rnn = SpectralRNN(n, n, bias=False, sigma=Band(radius))
+    readout = nn.Linear(n, n, bias=False)
+    (m, y), _ = norms(rnn.weight_ih_l0, readout.weight)
+    corollary = 4 * steps**4 * n**2 * math.log(n) * (1 + radius) ** (2 * steps) * m**2 * y**2 / 0.25
+    gap = rnn_generalization_gap(rnn, readout, steps=steps, over_ranges=True, **NUMBERS)
+    capacity = gap**2 * 1000 - math.log(steps * 1000 / 0.01)
+    assert corollary < capacity < corollary * (1 + 2 / steps**2)
+
+
+def test_weights_of_zero_are_no_division_by_zero() -> None:
+    rnn, readout = nn.RNN(3, 8, bias=False), nn.Linear(8, 2, bias=False)
+    rnn.weight_ih_l0.data.zero_()
+    gap = rnn_generalization_gap(rnn, readout, steps=5, **NUMBERS)
+    assert gap == pytest.approx(math.sqrt(math.log(5 * 1000 / 0.01) / 1000))
 
 
 def test_over_ranges_holds_for_every_sigma_within() -> None:
@@ -136,6 +194,7 @@ def test_more_samples_and_a_wider_margin_narrow_the_gap() -> None:
         (nn.RNN(3, 8), nn.Linear(8, 2), {"margin": 0.0}, ValueError, "margin"),
         (nn.RNN(3, 8), nn.Linear(8, 2), {"samples": 0}, ValueError, "samples"),
         (nn.RNN(3, 8), nn.Linear(8, 2), {"delta": 1.0}, ValueError, "delta"),
+        (nn.RNN(3, 8), nn.Linear(8, 2), {"noise": "none"}, ValueError, "noise: expected 'scaled' or 'equal'"),
     ],
     ids=str,
 )

@@ -1,8 +1,25 @@
 import pytest
 import torch
 
-from spectral_param.functional.factorization import svd_weight
+from spectral_param.functional import factorization
+from spectral_param.functional.factorization import ReflectorProduct
+from spectral_param.functional.reflectors import pack
 from tests.reference import svd_product
+
+
+def product_of(reflectors, like):
+    """A side, the identity where there are no reflectors."""
+    n = like if reflectors is None else reflectors.shape[0]
+    return (
+        ReflectorProduct(torch.empty(0), n, 0)
+        if reflectors is None
+        else ReflectorProduct(pack(reflectors), *reflectors.shape)
+    )
+
+
+def svd_weight(u, sigma, v, p, q):
+    return factorization.svd_weight(product_of(u, p), sigma, product_of(v, q), plainly=False)
+
 
 SHAPES = [(1, 1), (1, 5), (5, 1), (3, 3), (4, 7), (7, 4), (64, 48), (48, 64)]
 

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from spectral_param.functional.frozen import kept_columns, turned
-from spectral_param.functional.packing import pack
+from spectral_param.functional.factorization import ReflectorProduct
+from spectral_param.functional.frozen import FrozenProduct
+from spectral_param.functional.reflectors import pack
 from tests.reference import reflector_product
 
 
@@ -10,16 +11,18 @@ from tests.reference import reflector_product
 def test_both_forms_are_the_reflectors_one_by_one(n, m):
     reflectors, x = torch.randn(n, m, dtype=torch.float64), torch.randn(3, n, dtype=torch.float64)
     exact, packed = reflector_product(reflectors), pack(reflectors)
-    torch.testing.assert_close(kept_columns(packed, n, m, 2), exact[:, :2])
-    torch.testing.assert_close(turned(x, packed, n, m), x @ exact)
-    torch.testing.assert_close(turned(x, packed, n, m, transpose=True), x @ exact.mT)
-    assert turned(x, None, n, 0) is x
+    u, kept = ReflectorProduct(packed, n, m), FrozenProduct()
+    torch.testing.assert_close(kept.columns(u, 2), exact[:, :2])
+    torch.testing.assert_close(kept.rotate(x, u), x @ exact)
+    torch.testing.assert_close(kept.rotate(x, u, transpose=True), x @ exact.mT)
+    assert kept.rotate(x, ReflectorProduct(torch.empty(0), n, 0)) is x
 
 
 def test_a_change_in_place_is_seen():
     packed, x = torch.randn(7), torch.eye(4)
-    before = turned(x, packed, 4, 2), kept_columns(packed, 4, 2, 4)
+    u, kept = ReflectorProduct(packed, 4, 2), FrozenProduct()
+    before = kept.rotate(x, u), kept.columns(u, 4)
     packed.add_(1)
-    after = turned(x, packed, 4, 2), kept_columns(packed, 4, 2, 4)
+    after = kept.rotate(x, u), kept.columns(u, 4)
     assert all((a - b).abs().max() > 0.01 for a, b in zip(before, after, strict=True))
     torch.testing.assert_close(*after, rtol=0, atol=1e-5)

@@ -2,13 +2,41 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from spectral_param.functional.factorization import is_low_rank, packed_product, packed_weight
-from spectral_param.functional.low_rank import low_rank_factors, low_rank_weight
-from spectral_param.functional.packing import pack
+from spectral_param.functional import low_rank, ways
+from spectral_param.functional.factorization import ReflectorProduct
+from spectral_param.functional.frozen import FrozenProduct
+from spectral_param.functional.reflectors import pack
+from spectral_param.functional.ways import is_low_rank
 from spectral_param.sizes import Sizes
+from spectral_param.torch_state.modes import traced_or_transformed
 from tests.reference import relative, svd_product
 
 SHAPES = [(2, 2, 1, 1), (5, 5, 2, 3), (7, 4, 1, 2), (4, 7, 3, 1), (64, 48, 7, 20), (130, 130, 16, 16)]
+
+
+def products(u, v, sizes):
+    return ReflectorProduct(u, sizes.p, sizes.m1), ReflectorProduct(v, sizes.q, sizes.m2)
+
+
+def low_rank_weight(u, sigma, v, sizes):
+    u, v = products(u, v, sizes)
+    return low_rank.low_rank_weight(u, sigma, v, plainly=traced_or_transformed())
+
+
+def low_rank_factors(u, sigma, v, sizes):
+    u, v = products(u, v, sizes)
+    return low_rank.low_rank_factors(u, sigma, v, plainly=traced_or_transformed())
+
+
+def packed_weight(u, sigma, v, sizes):
+    u, v = products(u, v, sizes)
+    return ways.build(ways.way_to_build(u, sigma, v, transformed=False), u, sigma, v)
+
+
+def packed_product(x, u, sigma, v, sizes, bias=None):
+    u, v = products(u, v, sizes)
+    way = ways.way_to_apply(u, sigma, v, len(x), transformed=False)
+    return ways.apply(way, x, u, sigma, v, (FrozenProduct(), FrozenProduct()), bias)
 
 
 def factors(sizes, dtype=torch.float64):
@@ -115,7 +143,6 @@ def test_transforms_see_the_same_function(transform):
 def test_product_is_that_with_the_weight(counts):
     sizes = Sizes(6, 4, *counts)
     _, (u, sigma, v) = factors(sizes)
-    u, v = (u if counts[0] else None), (v if counts[1] else None)
     x, bias = torch.randn(5, 4, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
     want = x @ packed_weight(u, sigma, v, sizes).mT
     torch.testing.assert_close(packed_product(x, u, sigma, v, sizes), want)

@@ -71,7 +71,7 @@ def test_packed_sequences_with_a_state_given():
 def test_the_weight_is_computed_once_a_sequence(monkeypatch):
     calls = []
     forward = SVDParametrization.forward
-    monkeypatch.setattr(SVDParametrization, "forward", lambda self, *f: calls.append(0) or forward(self, *f))
+    monkeypatch.setattr(SVDParametrization, "forward", lambda self, *f, **w: calls.append(0) or forward(self, *f, **w))
     SpectralRNN(3, 6)(torch.randn(50, 2, 3))
     assert len(calls) == 1
 

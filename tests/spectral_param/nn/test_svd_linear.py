@@ -19,6 +19,7 @@ from spectral_param import (
     svd_parametrizations,
 )
 from spectral_param.functional.factorization import svd_weight
+from spectral_param.functional.ways import Way
 from spectral_param.nn import SVDLinear
 from spectral_param.sizes import packed_size
 
@@ -99,7 +100,7 @@ def test_the_weight_is_never_built(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Tensor) -> Tensor:
         raise AssertionError("W was built")
 
-    monkeypatch.setattr("spectral_param.parametrization.svd.packed_weight", refuse)
+    monkeypatch.setattr("spectral_param.parametrization.svd.build", refuse)
     layer(torch.randn(2, 5)).sum().backward()
     with pytest.raises(AssertionError, match="W was built"):
         _ = layer.weight
@@ -204,7 +205,7 @@ def test_sigma_alone_is_trained_around_turns_that_stand_still(monkeypatch: pytes
     def refuse(*_: Tensor) -> Tensor:
         raise AssertionError("U or V was applied reflector by reflector")
 
-    monkeypatch.setattr("spectral_param.parametrization.svd.packed_product", refuse)
+    monkeypatch.setattr("spectral_param.functional.ways.svd_product", refuse)
     layer(x)
 
 
@@ -314,5 +315,5 @@ def test_product_of_chunks_is_that_of_the_weight() -> None:
     layer = register_svd_parametrization(nn.Linear(3, 8, dtype=torch.float64), chunks=4)
     (_, parametrization), *_ = svd_parametrizations(layer)
     x = torch.randn(5, 3, dtype=torch.float64)
-    torch.testing.assert_close(parametrization.product(x, *parametrization.factors), x @ layer.weight.mT)
+    torch.testing.assert_close(parametrization.product(x, Way.REFLECTORS), x @ layer.weight.mT)
     assert svd_weight(parametrization.u, parametrization.sigma, parametrization.v, 2, 3).shape == (4, 2, 3)

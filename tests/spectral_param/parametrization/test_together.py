@@ -12,7 +12,9 @@ def evaluations(monkeypatch):
     """How often a W was built on its own."""
     count = []
     forward = SVDParametrization.forward
-    monkeypatch.setattr(SVDParametrization, "forward", lambda self, *f: (count.append(1), forward(self, *f))[1])
+    monkeypatch.setattr(
+        SVDParametrization, "forward", lambda self, *f, **w: (count.append(1), forward(self, *f, **w))[1]
+    )
     return count
 
 

@@ -8,7 +8,7 @@ def folder(tmp_path_factory):
     """Compiled once for all tests here."""
     cache = tmp_path_factory.mktemp("cache")
     path = library.build(cache)
-    library._loaded.clear()
+    library.loaded.clear()
     return path
 
 
@@ -16,4 +16,4 @@ def folder(tmp_path_factory):
 def _native(folder):
     library.build(folder.parent)
     yield
-    library._loaded.clear()
+    library.loaded.clear()

@@ -6,14 +6,20 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from spectral_param import Band, register_svd_parametrization
-from spectral_param.functional import native
-from spectral_param.functional.low_rank import low_rank_weight
+from spectral_param.functional import native, ways
+from spectral_param.functional.factorization import ReflectorProduct
 from spectral_param.functional.native import library
-from spectral_param.functional.packing import unpack
+from spectral_param.functional.reflectors import unpack
 from spectral_param.sizes import Sizes, packed_size
 from tests.reference import relative, svd_product
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+
+
+def low_rank_weight(u, sigma, v, sizes):
+    u, v = ReflectorProduct(u, sizes.p, sizes.m1), ReflectorProduct(v, sizes.q, sizes.m2)
+    return ways.build(ways.way_to_build(u, sigma, v, transformed=False), u, sigma, v)
+
 
 SIZES = [
     Sizes(16, 16, 1, 1),
@@ -118,7 +124,7 @@ def test_double_backward():
         w = low_rank_weight(*tensors, sizes)
         grads = torch.autograd.grad(w.pow(3).sum(), tensors, create_graph=True)
         seconds.append(torch.autograd.grad(sum(g.square().sum() for g in grads), tensors))
-        library._loaded.clear()
+        library.loaded.clear()
     for got, want in zip(*seconds, strict=True):
         assert relative(got, want) < 1e-4
 
@@ -130,7 +136,7 @@ def test_a_gradient_that_is_not_contiguous_and_factors_that_are_not():
     cotangent = torch.randn(16, 16)
     w = low_rank_weight(*tensors, sizes)
     got = torch.autograd.grad(w.mT, tensors, cotangent)
-    library._loaded.clear()
+    library.loaded.clear()
     want = torch.autograd.grad(low_rank_weight(*tensors, sizes).mT, tensors, cotangent)
     for a, b in zip(got, want, strict=True):
         assert relative(a, b) < 1e-6
@@ -159,6 +165,6 @@ def test_gradients_that_are_not_what_lies_in_memory(cotangent):
     sizes = Sizes(16, 16, 2, 2)
     tensors = factors(sizes)
     got = torch.autograd.grad(low_rank_weight(*tensors, sizes), tensors, cotangent)
-    library._loaded.clear()
+    library.loaded.clear()
     want = torch.autograd.grad(low_rank_weight(*tensors, sizes), tensors, cotangent + torch.zeros(16, 16))
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

@@ -89,7 +89,7 @@ def test_each_gradient_alone(form, needed):
         return
     tensors[needed].requires_grad_()
     (got,) = torch.autograd.grad(SCANS[form](*tensors)[1].sum(), tensors[needed])
-    library._loaded.clear()
+    library.loaded.clear()
     (want,) = torch.autograd.grad(SCANS[form](*tensors)[1].sum(), tensors[needed])
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
@@ -147,7 +147,7 @@ def test_threads_that_are_not_to_be_had_are_done_without(folder):
 def test_a_compiler_with_options(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "c++ -g0")
     assert native.build(tmp_path).stat().st_size > 0
-    library._loaded.clear()
+    library.loaded.clear()
 
 
 @pytest.mark.usefixtures("_native")
@@ -168,7 +168,7 @@ def test_tensors_with_gaps(form):
 def test_built_between_forward_and_backward_or_gone(rank, folder):
     tensors = [t.detach().float().requires_grad_() for t in inputs(5, 7, 32, rank)]
     last = low_rank_scan(*tensors)[1]
-    library._loaded.clear()
+    library.loaded.clear()
     got = torch.autograd.grad(last.sum(), tensors)
     last = low_rank_scan(*tensors)[1]
     native.build(folder.parent)
@@ -200,7 +200,7 @@ def test_double_backward(form):
     tensors = [t.detach().float().requires_grad_() for t in inputs(3, 11, 16, 4 if form == "thin" else None)]
     (grad,) = torch.autograd.grad(SCANS[form](*tensors)[0].square().sum(), tensors[3], create_graph=True)
     (second,) = torch.autograd.grad(grad.square().sum(), tensors[3])
-    library._loaded.clear()
+    library.loaded.clear()
     (grad,) = torch.autograd.grad(SCANS[form](*tensors)[0].square().sum(), tensors[3], create_graph=True)
     (want,) = torch.autograd.grad(grad.square().sum(), tensors[3])
     torch.testing.assert_close(second, want, rtol=1e-4, atol=1e-4)
@@ -214,13 +214,13 @@ def test_built_once_and_only_when_asked(folder, monkeypatch, capsys):
     assert native.build(folder.parent) == folder
     show_config()
     assert "native scan: float32" in capsys.readouterr().out
-    library._loaded.clear()
+    library.loaded.clear()
 
 
 def test_a_file_that_is_no_library_is_replaced(folder, tmp_path):
     (tmp_path / folder.name).touch()
     assert native.build(tmp_path).stat().st_size > 0
-    library._loaded.clear()
+    library.loaded.clear()
 
 
 def test_a_missing_or_failing_compiler_is_told(tmp_path, monkeypatch):
@@ -244,3 +244,28 @@ def test_the_default_dtype_does_not_matter():
     finally:
         torch.set_default_dtype(torch.float32)
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.usefixtures("_native")
+@pytest.mark.parametrize("form", ["W", 3, 16, 20])
+@pytest.mark.parametrize("nonlinearity", ["relu", "leaky_relu"])
+@pytest.mark.parametrize("outputs", ["states", "last"])
+def test_states_that_overflow_are_infinite_where_torch_has_them_so(form, nonlinearity, outputs):
+    """The columns that fill up a rank to a multiple of 16 are zeros, and 0 · inf is no number."""
+    thin = form != "W"
+    x, h0, m, *weight, b = [t.detach().float() for t in inputs(12, 6, 48, form if thin else None)]
+    weight = [1e6 * t.abs() * (-1 if i == 1 else 1) for i, t in enumerate(weight)]  # W = Σ - L Rᵀ has no signs to meet
+    x, h0 = x.abs(), h0.abs()
+    x[:, 4:], h0[4:], m, b = 0, 0, m.abs(), torch.zeros_like(b)  # two samples that stay zero
+    found = []
+    for _ in range(2):
+        tensors = [t.clone().requires_grad_() for t in (x, h0, m, *weight, b)]
+        states, last = SCANS["thin" if thin else "W"](*tensors, nonlinearity)
+        chosen = {"states": states, "last": last}[outputs]
+        found.append([states, *torch.autograd.grad(chosen, tensors, torch.ones_like(chosen))])
+        library._loaded.clear()
+    assert found[0][0].isinf().any()
+    assert not found[1][0].isnan().any()
+    for got, want in zip(*found, strict=True):
+        assert torch.equal(got.isnan(), want.isnan())
+        assert torch.equal(got.isinf(), want.isinf())

@@ -17,7 +17,9 @@ def built(monkeypatch):
     """How often a W was built."""
     count = []
     forward = SVDParametrization.forward
-    monkeypatch.setattr(SVDParametrization, "forward", lambda self, *f: (count.append(1), forward(self, *f))[1])
+    monkeypatch.setattr(
+        SVDParametrization, "forward", lambda self, *f, **w: (count.append(1), forward(self, *f, **w))[1]
+    )
     return count
 
 

@@ -1,0 +1,1 @@
+"""The networks that the paper compares, as modules of torch."""

@@ -1,0 +1,39 @@
+"""What stands in a module for a registered weight: torch's list, which lets on top only what can stand there."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
+
+
+class SVDList(ParametrizationList):
+    """The SVD of a weight, and parametrizations on top of it, each of which maps W to a W of the same shape."""
+
+    def append(self, module: nn.Module) -> Any:
+        """Puts a parametrization on top.
+
+        Raises:
+            ValueError: if it does not map W to a W of the same shape; nothing is changed then.
+        """
+        with torch.no_grad():
+            weight = self()
+        try:
+            with torch.no_grad():
+                result = copy.deepcopy(module)(weight)  # some learn from being called
+            fits = isinstance(result, Tensor) and result.shape == weight.shape
+        except Exception as error:
+            raise ValueError(self._refusal(module)) from error
+        if not fits:
+            raise ValueError(self._refusal(module))
+        return super().append(module)
+
+    def _refusal(self, module: nn.Module) -> str:
+        name = type(module).__name__.lstrip("_")
+        return (
+            f"parametrization: {name} cannot stand on top of an SVD, since it maps no weight to one of its shape;"
+            " choose a σ map instead, or fold first, with remove_svd_parametrization."
+        )

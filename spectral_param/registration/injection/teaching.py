@@ -1,0 +1,71 @@
+"""What the class of a registered module is taught: its forward, resets, loading, and refusals."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch import nn
+
+from spectral_param.parametrization.lookup import parametrization_lists
+from spectral_param.registration.injection import watch
+from spectral_param.registration.injection.matrix_free import without_weight
+from spectral_param.registration.injection.plain_checkpoint import load_plain_weights
+from spectral_param.registration.injection.recurrent import recurrent_members
+from spectral_param.registration.injection.resetting import reset
+from spectral_param.registration.injection.weight_property import in_forward
+
+_FOLD = "fold them into plain ones first, with remove_svd_parametrization(model)."
+
+
+def teach(base: Any) -> dict[str, Any]:
+    """The members of a registered class, over those of the plain one."""
+    members = {
+        "register_parameter": _register_parameter,
+        "_load_from_state_dict": functools.partialmethod(load_plain_weights, base),
+        "_save_to_state_dict": _save_to_state_dict,
+        "__prepare_scriptable__": _refuse_to_script,
+        "qconfig": property(_has_no_qconfig, _refuse_to_quantize),
+    }
+    if issubclass(base, nn.RNNBase):
+        members |= recurrent_members(base)
+    forward = in_forward(members.get("forward", base.forward))
+    members["forward"] = without_weight(forward) if base.forward is nn.Linear.forward else forward
+    for name in ("reset_parameters", "_reset_parameters"):
+        if hasattr(base, name):
+            members[name] = functools.partialmethod(reset, base, name)
+    return members
+
+
+def plain_class(module: Any) -> Any:
+    """The class that a registered module had before."""
+    return type(module).__bases__[0]
+
+
+# ------------------------------------------------------------------------------------------------- state, refusals
+
+
+def _save_to_state_dict(self: Any, *args: Any) -> None:
+    watch.tell_of_writes(self)
+    plain_class(self)._save_to_state_dict(self, *args)
+
+
+def _register_parameter(self: Any, name: str, param: nn.Parameter | None) -> None:
+    """``module.weight = nn.Parameter(W)`` assigns W, as it does to a plain module."""
+    if param is not None and name in parametrization_lists(self):
+        setattr(self, name, param.detach())
+    else:
+        plain_class(self).register_parameter(self, name, param)
+
+
+def _refuse_to_script(self: nn.Module) -> None:
+    raise RuntimeError(f"torch.jit.script does not read computed weights: {_FOLD}")
+
+
+def _has_no_qconfig(self: nn.Module) -> None:
+    raise AttributeError("qconfig")
+
+
+def _refuse_to_quantize(self: nn.Module, qconfig: Any) -> None:
+    if qconfig is not None:
+        raise RuntimeError(f"Quantization does not read computed weights: {_FOLD}")
