@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report.add_argument("--output", help="the file to write (default: spectral_report.html in RUN_DIR)")
     options = parser.parse_args(arguments)
 
-    from spectral_param.report.page import rebuild  # needs lightning and matplotlib, which the core does not
+    from spectral_param.report.page import rebuild  # needs matplotlib, which the core does not
 
     try:
         print(rebuild(options.run_dir, options.output))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -14,14 +15,13 @@ from torch import Tensor, nn
 from spectral_param.callbacks.logging import current_step
 from spectral_param.callbacks.patterns import (
     as_patterns,
-    clean,
     matches,
     owner_of,
     parametrized_weights,
     warn_unmatched,
 )
 from spectral_param.callbacks.recorder import Recorder
-from spectral_param.callbacks.sharded_sigma import has_flat_shards, is_shard
+from spectral_param.callbacks.sharded_sigma import has_flat_shards
 from spectral_param.callbacks.through_time.norms import (
     mean_over_ranks,
     norms_over_ranks,
@@ -31,7 +31,9 @@ from spectral_param.callbacks.through_time.norms import (
     times_of,
 )
 from spectral_param.callbacks.through_time.taps import RECURRENT, Taps, is_compiled
+from spectral_param.parametrization.lookup import named_modules
 from spectral_param.report.history import LOSS
+from spectral_param.torch_state.shards import is_shard
 
 
 class GradientNormMonitor(Recorder):
@@ -102,9 +104,10 @@ class GradientNormMonitor(Recorder):
             max_readings=max_readings,
             report=report,
         )
-        self.times = times if isinstance(times, int) else tuple(times)
-        if not all(isinstance(t, int) for t in (self.times if isinstance(self.times, tuple) else ())):
+        given = tuple(times) if isinstance(times, Iterable) else (times,)
+        if not all(isinstance(t, Integral) for t in given):
             raise TypeError(f"times: expected integers, got {times!r}.")
+        self.times = tuple(map(int, given)) if isinstance(times, Iterable) else int(times)
         if self.times == () or (isinstance(self.times, int) and self.times < 1):
             raise ValueError(f"times: expected at least one, got {times!r}.")
         self.recurrent = as_patterns("recurrent", recurrent)
@@ -210,8 +213,9 @@ class GradientNormMonitor(Recorder):
     def _norms(self, trainer: Trainer, model: LightningModule, taps: Taps) -> dict[str, Tensor]:
         """Norms of the gradients as they came, by name: float64 on the CPU, the same on all ranks."""
         squares: dict[str, Tensor] = {}
+        modules = dict(named_modules(model))
         for name in taps.calls:
-            found = self._through_time(name, model.get_submodule(name), taps)
+            found = self._through_time(name, modules[name], taps)
             squares |= found if matches(name, self.recurrent) else {}
         for name in _modules(model, self.layers):
             squares[f"{name}.output"] = square(taps.gradients.get(f"{name}.output"))
@@ -255,8 +259,7 @@ def _recurrent(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module
 
 
 def _modules(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
-    named = ((clean(name), module) for name, module in model.named_modules())
-    return {name: module for name, module in named if name and matches(name, patterns)}
+    return {name: module for name, module in named_modules(model) if name and matches(name, patterns)}
 
 
 def _is_sharded(trainer: Trainer, module: nn.Module) -> bool:

@@ -18,15 +18,16 @@ from spectral_param.callbacks.patterns import (
     parametrized_weights,
     plain_weights,
     warn_unmatched,
+    warn_unpruned,
     warn_untrained,
 )
 from spectral_param.callbacks.recorder import Recorder
 from spectral_param.callbacks.sharded_sigma import (
     dense_singular_values,
-    gate_names,
     has_flat_shards,
     trained_singular_values,
 )
+from spectral_param.parametrization.blocks import blocks_of, gate_names, matrices_of
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.report.history import LOSS
 from spectral_param.spectrum.statistics import STATISTICS, spectral_statistics
@@ -47,10 +48,11 @@ class SpectralMonitor(Recorder):
 
     Args:
         weights: name patterns of the weights in SVD form to watch.
-        dense: name patterns of plain weights to watch too, for instance ``"*.weight_hh_l*"``; a kernel of a convolution
-            is read as its (out, in·kh·kw) matrix.
+        dense: name patterns of plain weights to watch too, for instance ``"*.weight_hh_l*"``, read as
+            :func:`~spectral_param.singular_values` reads them: a kernel of a convolution as its (out, in·kh·kw) matrix.
         per_gate: each gate of an LSTM or GRU weight, and each of q, k, v in attention, as a weight of its own, named
-            ``{weight}.{gate}``. Weights in SVD form need ``chunks`` for that.
+            ``{weight}.{gate}``, and each group of a plain convolution as a block of its own. Weights in SVD form need
+            ``chunks`` for that.
         statistics: which statistics to log.
         center: what margins are measured from.
         histograms: also hands σ to loggers that draw histograms (TensorBoard, Weights & Biases).
@@ -108,7 +110,7 @@ class SpectralMonitor(Recorder):
             raise ValueError(f"statistics: expected some of {STATISTICS}, got {unknown}.")
         self.per_gate = per_gate
         self.statistics = tuple(statistics)
-        self.center = center
+        self.center = float(center)  # goes into checkpoints, which hold plain numbers alone
         self.histograms = histograms
         self.described: dict[str, dict[str, Any]] = {}
         self._pending: dict[str, Tensor] | None = None
@@ -117,9 +119,12 @@ class SpectralMonitor(Recorder):
     def state_key(self) -> str:
         """Tells monitors of different weights apart in a checkpoint."""
         return self._generate_state_key(
-            weights=self.weights, dense=self.dense, per_gate=self.per_gate,
-            every_n_steps=self.every_n_steps, every_n_epochs=self.every_n_epochs,
-        )  # fmt: skip
+            weights=self.weights,
+            dense=self.dense,
+            per_gate=self.per_gate,
+            every_n_steps=self.every_n_steps,
+            every_n_epochs=self.every_n_epochs,
+        )
 
     # ------------------------------------------------------------------------------------------------ hooks
 
@@ -132,6 +137,7 @@ class SpectralMonitor(Recorder):
                 "dense: expected no pattern under FSDPStrategy, whose flat shards have no singular values."
             )
         warn_untrained(pl_module, trainer.optimizers)
+        warn_unpruned(trainer, pl_module)
         trained = parametrized_weights(pl_module, self.weights)
         plain = plain_weights(pl_module, self.dense)
         warn_unmatched("weights", self.weights, trained, "weight in SVD form")
@@ -141,8 +147,10 @@ class SpectralMonitor(Recorder):
             names = self._names(pl_module, name, parametrization.chunks)
             described = describe(parametrization) | {"blocks": parametrization.chunks // len(names)}
             self.described |= dict.fromkeys(names, described)
-        for name, (_, weight) in plain.items():
-            self.described |= {key: {"shape": list(weight.shape)} for key in self._names(pl_module, name)}
+        for name, (module, weight) in plain.items():
+            names = self._names(pl_module, name)
+            count = matrices_of(module, weight, self._chunks(pl_module, name)).count
+            self.described |= {key: {"shape": list(weight.shape), "blocks": count // len(names)} for key in names}
         if not self.described:
             rank_zero_warn("SpectralMonitor has nothing to watch: no weight is in SVD form, and dense names no other.")
 
@@ -198,9 +206,10 @@ class SpectralMonitor(Recorder):
             names = self._names(pl_module, name, parametrization.chunks)
             sigma = trained_singular_values(trainer, parametrization)
             readings |= zip(names, sigma.reshape(len(names), -1, sigma.shape[-1]), strict=True)
-        for name, (_, weight) in plain_weights(pl_module, self.dense).items():
+        for name, (module, weight) in plain_weights(pl_module, self.dense).items():
             names = self._names(pl_module, name)
-            readings |= zip(names, dense_singular_values(weight, len(names)).unsqueeze(1), strict=True)
+            sigma = dense_singular_values(module, weight, self._chunks(pl_module, name))
+            readings |= zip(names, sigma.reshape(len(names), -1, sigma.shape[-1]), strict=True)
         return readings
 
     def summary(self, readings: dict[str, Tensor]) -> dict[str, float]:
@@ -213,8 +222,12 @@ class SpectralMonitor(Recorder):
             for statistic in self.statistics:
                 numbers[f"{statistic}{self.separator}{name}"] = values[statistic]
         if margins:
-            numbers["spectral_margin"] = max(margins)
+            numbers["spectral_margin"] = torch.tensor(margins, dtype=torch.float64).max().item()  # NaN where one is
         return numbers
+
+    def _chunks(self, model: nn.Module, name: str) -> int:
+        """In how many blocks a plain weight is read: one, as by ``singular_values``, but for its gates and groups."""
+        return blocks_of(*owner_of(model, name)) if self.per_gate else 1
 
     def _names(self, model: nn.Module, name: str, blocks: int | None = None) -> list[str]:
         """What the readings of a weight are called: as the weight, or by gate if it has a block for each."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelPruning
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
 
-from spectral_param import svd_parametrizations
+from spectral_param.parametrization.blocks import matrices_of
+from spectral_param.parametrization.lookup import named_modules, svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
-
-WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module.")
 
 
 def as_patterns(name: str, patterns: str | Sequence[str]) -> tuple[str, ...]:
@@ -34,35 +35,28 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def clean(name: str) -> str:
-    """A qualified name without what wrappers (FSDP, torch.compile, checkpointing) put into it."""
-    for wrapper in WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
 def parametrized_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str, SVDParametrization]:
-    """The chosen weights in SVD form, by clean name, each once."""
-    return {
-        clean(name): parametrization
-        for name, parametrization in svd_parametrizations(model)
-        if matches(clean(name), patterns)
-    }
+    """The chosen weights in SVD form, by qualified name, each once."""
+    return {name: held for name, held in svd_parametrizations(model) if matches(name, patterns)}
 
 
 def plain_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str, tuple[nn.Module, nn.Parameter]]:
-    """The chosen parameters with two or more dimensions that no parametrization holds, with their modules."""
+    """The chosen parameters that no parametrization holds and that registration would take, with their modules.
+
+    These are the ones that :func:`~spectral_param.parametrization.blocks.matrices_of` reads as matrices: neither
+    vectors nor, say, a table of positions in three dimensions.
+    """
     return {
-        clean(name): (module, parameter)
+        name: (module, parameter)
         for name, module, parameter in _owned_parameters(model)
-        if parameter.ndim >= 2 and matches(clean(name), patterns)
+        if matches(name, patterns) and _is_read_as_matrices(module, parameter)
     }
 
 
 def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The module that has a weight, and the weight's name there, from its clean name in the model."""
+    """The module that has a weight, and the weight's name there, from its qualified name in the model."""
     prefix, _, tensor_name = name.rpartition(".")
-    return model.get_submodule(prefix), tensor_name
+    return dict(named_modules(model))[prefix], tensor_name
 
 
 def warn_unmatched(option: str, patterns: Sequence[str], names: Iterable[str], what: str) -> None:
@@ -98,9 +92,34 @@ def warn_untrained(model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
         )
 
 
+def warn_unpruned(trainer: Trainer, model: nn.Module) -> None:
+    """Warns where Lightning's ``ModelPruning`` is at work, which takes parameters alone and so no weight in SVD form.
+
+    Warns:
+        UserWarning: that names these weights.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set from outside
+    weights = parametrized_weights(model, ["*"])
+    if weights and any(isinstance(callback, ModelPruning) for callback in callbacks):
+        rank_zero_warn(
+            f"ModelPruning passes over {', '.join(weights)}, which are computed from factors: prune them after "
+            "remove_svd_parametrization."
+        )
+
+
+def _is_read_as_matrices(module: nn.Module, parameter: nn.Parameter) -> bool:
+    if nn.parameter.is_lazy(parameter):
+        return False
+    try:
+        matrices_of(module, parameter)
+    except ValueError:
+        return False
+    return True
+
+
 def _owned_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Parameter]]:
     seen = set()
-    for prefix, module in model.named_modules():
+    for prefix, module in named_modules(model):
         if isinstance(module, ParametrizationList):
             continue
         for name, parameter in module.named_parameters(recurse=False):

@@ -104,7 +104,7 @@ def sigma_table(sigma: dict[str, Tensor]) -> Table:
 
 
 def sparkline(values: Tensor, bins: int = 8) -> str:
-    """A histogram in one line of text.
+    """A histogram of the finite values in one line of text, empty where there are none.
 
     Example:
         >>> import torch
@@ -112,6 +112,9 @@ def sparkline(values: Tensor, bins: int = 8) -> str:
         >>> sparkline(torch.tensor([0.0, 0.5, 0.5, 0.5, 1.0]), bins=3)
         '▃█▃'
     """
-    counts = torch.histc(values.float().flatten(), bins)
+    values = values[values.isfinite()].float()
+    if not len(values):
+        return ""
+    counts = torch.histc(values, bins)
     heights = (counts / counts.max() * (len(BARS) - 1)).round().int()
     return "".join(BARS[height] for height in heights.tolist())

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from matplotlib.figure import Figure
+from lightning.pytorch.utilities import rank_zero_warn
 
 import spectral_param
 from spectral_param.callbacks.logging import current_step, write
-from spectral_param.report.album import draw
+from spectral_param.callbacks.publish import publish
 from spectral_param.report.history import History
-from spectral_param.report.page import publish
 from spectral_param.report.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Recorder(Callback):
@@ -34,7 +36,7 @@ class Recorder(Callback):
             ``ModelCheckpoint`` create folders when it monitors such a number.
         max_readings: the most readings to keep; see :class:`~spectral_param.report.history.History`.
         report: writes ``spectral_report.html`` into the Trainer's ``log_dir`` at the end of fit, one page for all
-            monitors; needs a logger, whose folder that is.
+            monitors; needs a logger, whose folder that is. Should that fail, a warning says why.
 
     Raises:
         ValueError: if an interval is not positive, both are given, or ``max_readings`` is less than 2.
@@ -57,8 +59,8 @@ class Recorder(Callback):
                 raise ValueError(f"{name}: expected a positive number, got {interval}.")
         if max_readings < 2:
             raise ValueError(f"max_readings: expected at least 2, got {max_readings}.")
-        self.every_n_steps = every_n_steps
-        self.every_n_epochs = every_n_epochs
+        self.every_n_steps = None if every_n_steps is None else int(every_n_steps)  # not NumPy's, in the state's name
+        self.every_n_epochs = None if every_n_epochs is None else int(every_n_epochs)
         self.prog_bar = prog_bar
         self.separator = separator
         self.report = report
@@ -101,10 +103,18 @@ class Recorder(Callback):
             return
         folder = trainer.log_dir  # asked on every rank, being a broadcast
         if folder is not None and trainer.is_global_zero:
-            publish(trainer, pl_module, [monitor.state_dict() for monitor in monitors], Path(folder))
+            try:
+                publish(trainer, pl_module, [monitor.state_dict() for monitor in monitors], Path(folder))
+            except Exception as error:  # whatever it is, what has been trained is worth more than a page about it
+                rank_zero_warn(
+                    f"The report on singular values is not written, since {type(error).__name__}: {error}. "
+                    f"Training is done; `python -m spectral_param report {folder}` tries again."
+                )
 
     def figures(self) -> dict[str, Figure]:
         """Draws what has been read so far: matplotlib figures by title; see :mod:`spectral_param.report.figures`."""
+        from spectral_param.report.album import draw  # loads matplotlib, which training does without
+
         run = Run()
         run.add_state(self.state_dict())
         return draw(run)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from spectral_param.callbacks.logging import current_step
 from spectral_param.callbacks.patterns import as_patterns, parametrized_weights, warn_unmatched
@@ -74,11 +76,30 @@ class BandSchedule(Callback):
         self.interval = interval
         self.weights = as_patterns("weights", weights)
         self._bands: dict[str, dict[str, float]] = {}
+        self._hooks: list[RemovableHandle] = []
 
     @property
     def state_key(self) -> str:
         """Tells schedules of different weights apart in a checkpoint."""
         return self._generate_state_key(weights=self.weights)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Tells bands that a checkpoint's numbers may belong to others, which this callback then puts back."""
+        self._unhook()
+        before, after = (partial(_expect_others, self.weights, expect) for expect in (True, False))
+        self._hooks = [
+            pl_module.register_load_state_dict_pre_hook(before),
+            pl_module.register_load_state_dict_post_hook(after),
+        ]
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Lets the module go."""
+        self._unhook()
+
+    def _unhook(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Says which patterns match nothing."""
@@ -96,7 +117,7 @@ class BandSchedule(Callback):
 
     def _move_on(self, model: nn.Module, time: int) -> None:
         levels = {
-            name: value_at(schedule, time)
+            name: float(value_at(schedule, time))
             for name, schedule in (("radius", self.radius), ("center", self.center))
             if schedule is not None
         }
@@ -153,6 +174,11 @@ def move_bands_(parametrizations: Sequence[SVDParametrization], levels: Mapping[
 def _banded(model: nn.Module, patterns: Sequence[str]) -> dict[str, SVDParametrization]:
     chosen = parametrized_weights(model, patterns)
     return {name: p for name, p in chosen.items() if isinstance(p.sigma_map, Band)}
+
+
+def _expect_others(patterns: Sequence[str], expect: bool, model: nn.Module, *_: Any) -> None:
+    for parametrization in _banded(model, patterns).values():
+        parametrization.sigma_map.follows_schedule = expect
 
 
 def _differs(level: float | Tensor, value: float) -> bool:

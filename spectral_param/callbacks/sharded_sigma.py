@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -12,25 +11,15 @@ from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 
 from spectral_param.optimizers import raw_sigma
+from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.svd import SVDParametrization
-
-GATES: tuple[tuple[type[nn.Module], str, str], ...] = (
-    (nn.LSTM, "weight_[ih]h*", "ifgo"),
-    (nn.LSTMCell, "weight_[ih]h", "ifgo"),
-    (nn.GRU, "weight_[ih]h*", "rzn"),
-    (nn.GRUCell, "weight_[ih]h", "rzn"),
-    (nn.MultiheadAttention, "in_proj_weight", "qkv"),
-)
+from spectral_param.torch_state.precision import wide
+from spectral_param.torch_state.shards import whole
 
 
 def has_flat_shards(trainer: Trainer) -> bool:
     """Whether parameters are held as flat shards that have lost their shape, as ``FSDPStrategy`` does."""
     return isinstance(trainer.strategy, FSDPStrategy)
-
-
-def is_shard(tensor: Tensor) -> bool:
-    """Whether a tensor is a ``DTensor``, of which a rank holds only a part."""
-    return hasattr(tensor, "full_tensor")
 
 
 def trained_singular_values(trainer: Trainer, parametrization: SVDParametrization) -> Tensor:
@@ -51,48 +40,34 @@ def trained_singular_values(trainer: Trainer, parametrization: SVDParametrizatio
     return sigma.abs().to("cpu", torch.float32, copy=True).reshape(sizes)
 
 
-def dense_singular_values(weight: Tensor, blocks: int = 1) -> Tensor:
-    """Singular values of a plain weight, by ``torch.linalg.svdvals`` in float32.
+@torch.no_grad()
+def dense_singular_values(module: nn.Module, weight: Tensor, chunks: int = 1) -> Tensor:
+    """Singular values of a plain weight, by ``torch.linalg.svdvals`` of the weight as registration would read it.
 
     Takes about 0.6, 21 and 150 ms for a square matrix of 128, 512 and 1024 on one CPU core. A collective for a
     ``DTensor``.
 
     Args:
-        weight: (n, …), read as a matrix of n rows; not a flat shard.
-        blocks: number of equal blocks of rows, each read as a matrix of its own.
+        module: the owner.
+        weight: its weight, one that :func:`~spectral_param.parametrization.blocks.matrices_of` reads; no flat shard.
+        chunks: blocks along dim 0, each read as a matrix of its own.
 
     Returns:
-        Float32 on the CPU, (blocks, min(n / blocks, columns)), each row descending.
+        Float32 on the CPU, (matrices, k), each row descending; NaN for a weight that is not finite.
     """
-    whole = _unsharded(weight.detach())
-    matrices = whole.float().reshape(blocks, whole.shape[0] // blocks, -1)
-    return torch.linalg.svdvals(matrices).cpu()
-
-
-def gate_names(module: nn.Module, tensor_name: str) -> str:
-    """One letter for each gate that a weight stacks: ``"ifgo"``, ``"rzn"``, ``"qkv"``, or none.
-
-    Example:
-        >>> from torch import nn
-        >>> gate_names(nn.LSTM(3, 4), "weight_hh_l0"), gate_names(nn.Linear(3, 4), "weight")
-        ('ifgo', '')
-    """
-    for kind, pattern, gates in GATES:
-        if isinstance(module, kind) and fnmatchcase(tensor_name, pattern):
-            return gates
-    return ""
+    weight = wide(whole(weight.detach()))
+    matrices = matrices_of(module, weight, chunks)
+    if not weight.isfinite().all():
+        return torch.full((matrices.count, min(matrices.p, matrices.q)), torch.nan)
+    return torch.linalg.svdvals(matrices.of(weight)).to("cpu", torch.float32)
 
 
 def _whole(trainer: Trainer, local: Tensor) -> Tensor:
     """The whole tensor from this rank's part of it."""
     if not has_flat_shards(trainer):
-        return _unsharded(local)
+        return whole(local)
     root: Any = trainer.strategy.model
     group = root.process_group
     parts: list[Tensor] = [torch.empty(0)] * dist.get_world_size(group)
     dist.all_gather_object(parts, local.cpu(), group=group)
     return torch.cat(parts)
-
-
-def _unsharded(tensor: Any) -> Tensor:
-    return tensor.full_tensor() if is_shard(tensor) else tensor

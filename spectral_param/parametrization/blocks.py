@@ -9,6 +9,13 @@ from torch import Tensor, nn
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED_CONVOLUTIONS = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_GATED = ("weight_ih", "weight_hh")
+GATES: tuple[tuple[tuple[type[nn.Module], ...], tuple[str, ...], str], ...] = (
+    ((nn.LSTM, nn.LSTMCell), _GATED, "ifgo"),
+    ((nn.GRU, nn.GRUCell), _GATED, "rzn"),
+    ((nn.MultiheadAttention,), ("in_proj_weight",), "qkv"),
+)
+"""What torch stacks along dim 0: kinds of modules, how the names of such weights begin, a letter for each part."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,21 @@ def matrices_of(module: nn.Module, weight: Tensor, chunks: int = 1) -> Matrices:
     )
 
 
+def gate_names(module: nn.Module, tensor_name: str) -> str:
+    """One letter for each gate that a weight stacks: ``"ifgo"``, ``"rzn"``, ``"qkv"``, or none.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.parametrization.blocks import gate_names
+        >>> gate_names(nn.LSTM(3, 4), "weight_hh_l0"), gate_names(nn.Linear(3, 4), "weight")
+        ('ifgo', '')
+    """
+    for kinds, names, gates in GATES:
+        if isinstance(module, kinds) and tensor_name.startswith(names):
+            return gates
+    return ""
+
+
 def blocks_of(module: nn.Module, tensor_name: str) -> int:
     """How many blocks a module stacks in a weight: 4 for the gates of an LSTM, 3 for those of a GRU, and so on.
 
@@ -100,13 +122,6 @@ def blocks_of(module: nn.Module, tensor_name: str) -> int:
         >>> blocks_of(nn.Conv2d(8, 8, 3, groups=2), "weight"), blocks_of(nn.RNN(3, 4), "weight_hh_l0")
         (2, 1)
     """
-    is_gated = tensor_name.startswith(("weight_ih", "weight_hh"))
-    if isinstance(module, (nn.LSTM, nn.LSTMCell)) and is_gated:
-        return 4
-    if isinstance(module, (nn.GRU, nn.GRUCell)) and is_gated:
-        return 3
-    if isinstance(module, nn.MultiheadAttention) and tensor_name == "in_proj_weight":
-        return 3
     if isinstance(module, (*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)) and tensor_name == "weight":
         return module.groups
-    return 1
+    return len(gate_names(module, tensor_name)) or 1

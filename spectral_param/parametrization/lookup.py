@@ -8,10 +8,12 @@ from typing import Any
 
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.optim.swa_utils import AveragedModel
 
 from spectral_param.parametrization.svd import SVDParametrization
 
-_WRAPPERS = re.compile(r"(_fsdp_wrapped_module|_orig_mod)\.")
+_WRAPPERS = re.compile(r"\b(_fsdp_wrapped_module|_orig_mod|_checkpoint_wrapped_module|_forward_module)\.")
+_OWNERS_OF_MODULE = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
 
 
 def parametrization_lists(module: nn.Module) -> Any:
@@ -19,8 +21,32 @@ def parametrization_lists(module: nn.Module) -> Any:
     return module.parametrizations
 
 
+def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """``model.named_modules()`` without the names that wrappers add.
+
+    Those of FSDP, ``torch.compile``, checkpointing, Fabric, DDP, ``DataParallel`` and ``AveragedModel``. A wrapper goes
+    by the name of what it wraps, which comes after it. A submodule of the user's own that is called ``module`` keeps
+    its name.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.parametrization.lookup import named_modules
+        >>> [name for name, _ in named_modules(nn.DataParallel(nn.Sequential(nn.Linear(2, 2))))]
+        ['', '', '0']
+    """
+    wrapped: list[str] = []  # how paths into wrappers begin; a wrapper comes before what it holds
+    for path, module in model.named_modules():
+        name = f"{path}." if path else ""
+        for prefix in reversed(wrapped):
+            if name.startswith(prefix):
+                name = prefix.removesuffix("module.") + name.removeprefix(prefix)
+        yield _WRAPPERS.sub("", name).removesuffix("."), module
+        if isinstance(module, _OWNERS_OF_MODULE):
+            wrapped.append(f"{path}.module.".removeprefix("."))
+
+
 def qualified_name(list_name: str) -> str:
-    """``"fc.parametrizations.weight"`` → ``"fc.weight"``, without the names that wrappers add.
+    """``"fc.parametrizations.weight"`` → ``"fc.weight"``, without the names that wrappers alone give.
 
     Example:
         >>> from spectral_param.parametrization.lookup import qualified_name
@@ -37,7 +63,8 @@ def svd_parametrizations(model: nn.Module) -> Iterator[tuple[str, SVDParametriza
         model: any module.
 
     Yields:
-        The weight's qualified name, like ``"encoder.fc.weight"``, and its :class:`SVDParametrization`.
+        The weight's qualified name, like ``"encoder.fc.weight"``, without what wrappers add, and its
+        :class:`SVDParametrization`.
 
     Example:
         >>> from torch import nn
@@ -47,7 +74,7 @@ def svd_parametrizations(model: nn.Module) -> Iterator[tuple[str, SVDParametriza
         >>> [name for name, _ in svd_parametrizations(model)]
         ['2.weight']
     """
-    for name, held in model.named_modules():
+    for name, held in named_modules(model):
         if isinstance(held, parametrize.ParametrizationList):
             first = held[0]
             if isinstance(first, SVDParametrization):

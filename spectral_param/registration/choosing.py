@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from spectral_param.parametrization.blocks import blocks_of, matrices_of
-from spectral_param.parametrization.lookup import qualified_name
+from spectral_param.parametrization.lookup import named_modules, qualified_name
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
 
 Where = Callable[[str, nn.Module], bool] | type[nn.Module] | Sequence[type[nn.Module]]
@@ -68,7 +68,7 @@ def choose(model: nn.Module, where: Where | None) -> tuple[list[Place], dict[str
             chosen.append(place)
         else:
             passed_over[place.name] = reason
-    for prefix, module in model.named_modules():
+    for prefix, module in named_modules(model):
         if isinstance(module, parametrize.ParametrizationList):
             passed_over[qualified_name(prefix)] = "parametrized already"
     _check_untied(model, chosen)
@@ -77,7 +77,7 @@ def choose(model: nn.Module, where: Where | None) -> tuple[list[Place], dict[str
 
 def _places(model: nn.Module) -> Iterator[Place]:
     """The parameters of a model that no parametrization holds."""
-    for prefix, module in model.named_modules():
+    for prefix, module in named_modules(model):
         if "parametrizations" not in prefix.split("."):
             for tensor_name, weight in module._parameters.items():
                 if weight is not None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
 
+import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
@@ -14,6 +18,8 @@ from spectral_param.report.run import Run
 
 MOST = 6  # weights, and gradients, that are drawn one by one
 PER_ROW = 3
+
+T = TypeVar("T")
 
 
 def draw(run: Run) -> dict[str, Figure]:
@@ -29,14 +35,31 @@ def draw(run: Run) -> dict[str, Figure]:
         Figures by title, in the order to show them.
     """
     album: dict[str, Figure] = {}
-    for title, figure in _pictures(run):
+    for title, figure in _pictures(_drawn_as_written(run)):
         count = sum(known.startswith(title) for known in album)
         album[f"{title} ({count + 1})" if count else title] = figure
     return album
 
 
+def _drawn_as_written(run: Run) -> Run:
+    """The run with names of which matplotlib makes no formula, as of dollar signs, and hides none, as of a first _."""
+
+    def written(readings: dict[str, T]) -> dict[str, T]:
+        return {re.sub("^_", " _", name).replace("$", r"\$"): reading for name, reading in readings.items()}
+
+    return replace(
+        run,
+        sigma=written(run.sigma),
+        margins=written(run.margins),
+        weights=written(run.weights),
+        gradients=written(run.gradients),
+        norms=written(run.norms),
+    )
+
+
 def _pictures(run: Run) -> Iterator[tuple[str, Figure]]:
-    worst = sorted(run.margins, key=lambda name: -run.margins[name][1][-1])[:MOST]
+    last = {name: np.nan_to_num(margin[-1], nan=np.inf) for name, (_, margin) in run.margins.items()}
+    worst = sorted(last, key=lambda name: -last[name])[:MOST]
     curves = _curves(run, worst)
     if curves:
         radii = {(high - low) / 2 for name, (low, high) in _bands(run).items() if name in worst}

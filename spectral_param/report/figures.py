@@ -61,7 +61,7 @@ def sigma_ridgeline_figure(
         for foot, reading in reversed(list(enumerate(chosen))):
             color = colormaps["viridis"](0.9 * foot / max(len(chosen) - 1, 1))
             ridge = density(sigma[reading], x)
-            crest = foot + 1.8 * ridge / ridge.max()
+            crest = foot + 1.8 * ridge / (ridge.max() or 1.0)
             panel.fill_between(x, foot, crest, color=color, alpha=0.9, lw=0)
             panel.plot(x, crest, color="white", lw=0.8)
         shown = range(0, len(chosen), max(1, len(chosen) // 5))
@@ -115,7 +115,8 @@ def margin_gradient_loss_figure(
             panel.plot(steps, running_mean(values, geometric=curve == "gradient"), label=name, lw=1.6, **style)
         panel.set(title=title, xlabel="step")
     for panel in row[:2]:
-        panel.set_yscale("log")
+        if np.isfinite(panel.dataLim.intervaly).all():  # so that there is something for a log scale to show
+            panel.set_yscale("log")
     for panel, level, label, ls in ((row[0], radius, "radius", ":"), (row[2], baseline, "baseline", "--")):
         if level is not None:
             panel.axhline(level, color="black", lw=0.8, ls=ls, label=label)

@@ -6,13 +6,11 @@ import base64
 import html
 import io
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_info
 from matplotlib.figure import Figure
 
 from spectral_param.report.album import draw
@@ -33,11 +31,11 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 
 
 def write_report(run: Run, path: str | Path, album: Mapping[str, Figure] | None = None) -> Path:
-    """Writes the page about a run.
+    """Writes the page about a run, whole or not at all.
 
     Args:
         run: readings of a run.
-        path: the file to write; its folder is made where it is missing.
+        path: the file to write, or to replace; its folder is made where it is missing.
         album: pictures by title; ``None``: those of :func:`~spectral_param.report.album.draw`.
 
     Returns:
@@ -49,12 +47,18 @@ def write_report(run: Run, path: str | Path, album: Mapping[str, Figure] | None 
         >>> from spectral_param.report.page import Run, write_report
         >>> run = Run(name="demo", sigma={"weight": (np.arange(3.0), np.ones((3, 4)))})
         >>> path = write_report(run, f"{tempfile.mkdtemp()}/page.html")
-        >>> path.read_text()[:15]
+        >>> path.read_text(encoding="utf-8")[:15]
         '<!DOCTYPE html>'
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(run, draw(run) if album is None else album), encoding="utf-8")
+    text = page(run, draw(run) if album is None else album)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")  # so that what stands under the name is always whole
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
     return path
 
 
@@ -73,44 +77,6 @@ def rebuild(folder: str | Path, path: str | Path | None = None) -> Path:
         ValueError: if its checkpoint holds more than tensors and plain values.
     """
     return write_report(read_run(folder), path or Path(folder) / FILE_NAME)
-
-
-def publish(trainer: Trainer, model: LightningModule, states: Iterable[Mapping[str, Any]], folder: Path) -> None:
-    """Writes the page about a run at its end, and hands its pictures to loggers that take any.
-
-    Args:
-        trainer: at the end of fit; on rank zero alone.
-        model: whose hyperparameters are settings of the run.
-        states: of the monitors.
-        folder: where the page goes.
-    """
-    run = Run(name=folder.name, settings=_settings(trainer, model))
-    for state in states:
-        run.add_state(state)
-    album = draw(run)
-    path = write_report(run, folder / FILE_NAME, album)
-    for logger in trainer.loggers:
-        for title, figure in album.items():
-            if isinstance(logger, TensorBoardLogger):
-                logger.experiment.add_figure(title, figure, trainer.global_step)
-            elif hasattr(logger, "log_image"):
-                logger.log_image(title, [figure], trainer.global_step)
-    rank_zero_info(f"A report on singular values and gradients is in {path}")
-
-
-def _settings(trainer: Trainer, model: LightningModule) -> dict[str, str]:
-    optimizers = [type(optimizer).__name__ for optimizer in trainer.optimizers]
-    known = {
-        **model.hparams,
-        "optimizer": ", ".join(optimizers),
-        "steps": trainer.global_step,
-        "epochs": trainer.current_epoch,
-        "precision": trainer.precision,
-        "devices": trainer.world_size,
-        "accumulate_grad_batches": trainer.accumulate_grad_batches,
-        "gradient_clip_val": trainer.gradient_clip_val,
-    }
-    return {str(name): str(value) for name, value in known.items()}
 
 
 def page(run: Run, album: Mapping[str, Figure]) -> str:

@@ -32,11 +32,12 @@ def array(values: ArrayLike) -> Floats:
 
 def positive(values: Floats) -> Floats:
     """With NaN where a log scale has no place."""
-    return np.where(values > 0, values, np.nan)
+    return np.where((values > 0) & np.isfinite(values), values, np.nan)
 
 
 def limits(values: Floats, margin: float) -> tuple[float, float]:
-    """Least and greatest, with a margin as a share of what is between, on the same side of 0."""
+    """Least and greatest of what is finite, with a margin as a share of what is between, on the same side of 0."""
+    values = values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
     low, high = float(values.min()), float(values.max())
     room = margin * (high - low) or 0.05
     return (max(low - room, 0.0) if low >= 0 else low - room), high + room
@@ -50,17 +51,24 @@ def log_colors(values: Floats, decades: float) -> LogNorm:
 
 
 def density(sample: Floats, x: Floats) -> Floats:
-    """Gaussian kernel density with half of Silverman's width, which smears edges less, at least 1/200 of the axis."""
+    """Gaussian kernel density with half of Silverman's width, which smears edges less, at least 1/200 of the axis.
+
+    Of the finite numbers of the sample; all zero where there is none.
+    """
+    sample = sample[np.isfinite(sample)]
+    if not len(sample):
+        return np.zeros_like(x)
     width = max(0.53 * sample.std() * len(sample) ** -0.2, 0.005 * (x[-1] - x[0]))
     return np.exp(-0.5 * ((x[:, None] - sample) / width) ** 2).mean(axis=1) / (width * np.sqrt(2 * np.pi))
 
 
 def running_mean(values: Floats, geometric: bool) -> Floats:
-    """Mean over the last fiftieth of the values; the geometric mean of positive ones."""
+    """Mean over those of the last fiftieth of the values that are finite; the geometric mean of positive ones."""
     values = np.log(positive(values)) if geometric else values
     window = max(1, len(values) // 50)
-    sums = np.cumsum(np.nan_to_num(values))
-    counts = np.cumsum(~np.isnan(values)).astype(float)
+    known = np.isfinite(values)
+    sums = np.cumsum(np.where(known, values, 0.0))
+    counts = np.cumsum(known).astype(float)
     for total in (sums, counts):
         total[window:] = total[window:] - total[:-window].copy()
     mean = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)

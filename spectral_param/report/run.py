@@ -56,6 +56,8 @@ class Run:
         for name in history.names:
             values = history[name].numpy().astype(np.float64)
             there = ~np.isnan(values).all(axis=1)
+            if not there.any():
+                continue
             steps, values = np.asarray(history.steps, dtype=np.float64)[there], values[there]
             if name == LOSS:
                 if self.loss is None or len(self.loss[0]) < len(steps):
@@ -75,7 +77,7 @@ class Run:
 
     def add_metrics(self, path: Path) -> None:
         """Takes in a ``metrics.csv``: the columns with the names that monitors give by default, and a training loss."""
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         through_time: dict[str, dict[int, Curve]] = {}
         for column in rows[0] if rows else ():

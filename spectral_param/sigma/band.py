@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.sigma.level import Level, beside, finite, hold, holds, said
+from spectral_param.sigma.level import Level, checked, describe, everywhere, like, register_levels
 from spectral_param.sigma.sigmoid import SigmoidMap
 
 
@@ -48,11 +48,11 @@ class Band(SigmoidMap):
     center: Level
 
     def __init__(self, radius: Level, center: Level = 1.0) -> None:
-        radius, center = finite("radius", radius), finite("center", center)
-        if not holds(radius > 0):
-            raise ValueError(f"radius: expected a positive number, got {said(radius)}.")
+        radius, center = checked("radius", radius), checked("center", center)
+        if not everywhere(radius > 0):
+            raise ValueError(f"radius: expected a positive number, got {describe(radius)}.")
         super().__init__()
-        hold(self, radius=radius, center=center)
+        register_levels(self, radius=radius, center=center)
 
     @property
     def low(self) -> Level:  # type: ignore[override]  # follows radius and center
@@ -70,10 +70,10 @@ class Band(SigmoidMap):
         return self.center
 
     def forward(self, raw: Tensor) -> Tensor:
-        """σ = 2 r (sigmoid(raw) - ½) + center."""
-        radius, center = beside(self.radius, raw), beside(self.center, raw)
-        return self._within(2 * radius * (torch.sigmoid(raw) - 0.5) + center)
+        """σ = 2 r (sigmoid(raw) - ½) + center, where 2 sigmoid(raw) - 1 = tanh(raw / 2), which does not cancel at 0."""
+        radius, center = like(self.radius, raw), like(self.center, raw)
+        return self._within(radius * torch.tanh(raw / 2) + center)
 
     def extra_repr(self) -> str:
         """Radius and center, for printing."""
-        return f"radius={said(self.radius)}, center={said(self.center)}"
+        return f"radius={describe(self.radius)}, center={describe(self.center)}"

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from spectral_param.sigma import SigmaMap
-from spectral_param.sigma.level import beside, holds, said
+from spectral_param.sigma.level import describe, everywhere, like
+from spectral_param.torch_state.precision import wide
 
 
 def check_clip(sigma_map: SigmaMap, low: float, high: float) -> None:
@@ -22,8 +23,8 @@ def check_clip(sigma_map: SigmaMap, low: float, high: float) -> None:
     if not 0 <= low <= high:
         raise ValueError(f"min, max: expected 0 <= min <= max, got {low} and {high}.")
     as_positive, as_negative = _reaches(sigma_map, low, high)
-    if not holds(as_positive | as_negative):
-        reach = f"{said(sigma_map.low)} to {said(sigma_map.high)}"
+    if not everywhere(as_positive | as_negative):
+        reach = f"{describe(sigma_map.low)} to {describe(sigma_map.high)}"
         some = "" if isinstance(sigma_map.low, float) else " for some σ"
         raise ValueError(f"min, max: {sigma_map} reaches σ from {reach}, none of them in [{low}, {high}]{some}.")
 
@@ -40,13 +41,54 @@ def clipped(sigma_map: SigmaMap, raw: Tensor, low: float, high: float) -> Tensor
         >>> clipped(Unconstrained(), torch.tensor([3.0, -3.0, 0.5]), 0.0, 2.0)
         tensor([ 2.0000, -2.0000,  0.5000])
     """
-    sigma = sigma_map(raw if raw.dtype.itemsize >= 4 else raw.float())
+    sigma = sigma_map(wide(raw))
     size = sigma.abs().clamp(low, high)
     signed = size.copysign(sigma)
-    as_positive, as_negative = (beside(side, sigma) for side in _reaches(sigma_map, low, high))
+    as_positive, as_negative = (like(side, sigma) for side in _reaches(sigma_map, low, high))
     keeps_sign = torch.where(sigma.signbit(), as_negative, as_positive)
-    moved = sigma_map.inverse(torch.where(keeps_sign.bool(), signed, -signed))
-    return torch.where(size == sigma.abs(), raw, moved.to(raw.dtype))
+    signed = torch.where(keeps_sign.bool(), signed, -signed)
+    moved = sigma_map.inverse(signed).to(raw.dtype)
+    if raw.dtype.itemsize < 4:
+        moved = _rounded_inwards(sigma_map, moved, signed, low, high)
+    return torch.where(size == sigma.abs(), raw, moved)
+
+
+def side_of(sigma_map: SigmaMap, raw: Tensor) -> Tensor:
+    """1 where σ is positive, -1 where it is negative; what :func:`returned` has to know from before a step.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param import Unconstrained
+        >>> from spectral_param.sigma.clipping import side_of
+        >>> side_of(Unconstrained(), torch.tensor([0.5, -2.0]))
+        tensor([ 1., -1.])
+    """
+    sigma = sigma_map(wide(raw.detach()))
+    return torch.ones_like(sigma).copysign(sigma)
+
+
+def returned(sigma_map: SigmaMap, raw: Tensor, side: Tensor, low: float) -> Tensor:
+    """Raw numbers of which those whose σ has come to the other side of 0 are back at |σ| = low, on their own side.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param import Unconstrained
+        >>> from spectral_param.sigma.clipping import returned
+        >>> returned(Unconstrained(), torch.tensor([-0.3, -0.3, 0.3]), torch.tensor([1.0, -1.0, 1.0]), 0.9)
+        tensor([ 0.9000, -0.3000,  0.3000])
+    """
+    sigma = sigma_map(wide(raw))
+    has_crossed = (sigma.signbit() != side.signbit()) & ~sigma.isnan()
+    return torch.where(has_crossed, sigma_map.inverse(low * side).to(raw.dtype), raw)
+
+
+def _rounded_inwards(sigma_map: SigmaMap, raw: Tensor, sigma: Tensor, low: float, high: float) -> Tensor:
+    """One or two raw numbers further where rounding to half precision took |σ| out of [low, high]."""
+    size = sigma_map(raw.float()).abs()
+    too_small = size < low
+    rises = (too_small == (sigma > 0)).to(raw.dtype)
+    step = (2 * rises - 1) * raw.abs() * torch.finfo(raw.dtype).eps
+    return torch.where(too_small | (size > high), raw + step, raw)
 
 
 def _reaches(sigma_map: SigmaMap, low: float, high: float) -> tuple[bool | Tensor, bool | Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.sigma.level import finite
+from spectral_param.sigma.level import checked
 from spectral_param.sigma.map import SigmaMap
 
 
@@ -35,7 +35,7 @@ class Fixed(SigmaMap):
     trained = False
 
     def __init__(self, value: float = 1.0) -> None:
-        level = finite("value", value)
+        level = checked("value", value)
         if isinstance(level, Tensor):
             raise TypeError(f"value: expected a number, got a tensor of shape {tuple(level.shape)}.")
         super().__init__()

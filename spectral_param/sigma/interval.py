@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spectral_param.sigma.level import Level, beside, finite, hold, holds, said
+from spectral_param.sigma.level import Level, checked, describe, everywhere, like, register_levels
 from spectral_param.sigma.sigmoid import SigmoidMap
 
 
@@ -36,13 +36,13 @@ class Interval(SigmoidMap):
     """
 
     def __init__(self, low: Level, high: Level) -> None:
-        low, high = finite("low", low), finite("high", high)
+        low, high = checked("low", low), checked("high", high)
         if isinstance(low, Tensor) or isinstance(high, Tensor):
             low, high = _broadcast(low, high)
-        if not holds(low < high):
-            raise ValueError(f"low, high: expected low below high, got {said(low)} and {said(high)}.")
+        if not everywhere(low < high):
+            raise ValueError(f"low, high: expected low below high, got {describe(low)} and {describe(high)}.")
         super().__init__()
-        hold(self, low=low, high=high)
+        register_levels(self, low=low, high=high)
 
     @property
     def start(self) -> Level:  # type: ignore[override]  # follows the edges
@@ -51,12 +51,17 @@ class Interval(SigmoidMap):
 
     def forward(self, raw: Tensor) -> Tensor:
         """σ = low + (high - low) sigmoid(raw)."""
-        low, high = beside(self.low, raw), beside(self.high, raw)
-        return self._within(low + (high - low) * torch.sigmoid(raw))
+        low, high, middle = (like(level, raw) for level in (self.low, self.high, self.start))
+        width = high - low
+        sigma = low + width * torch.sigmoid(raw)
+        if isinstance(self.low, Tensor) or low < 0 < high:  # else nothing cancels
+            near_middle = middle + width * (torch.tanh(raw / 2) / 2)
+            sigma = torch.where(raw.abs() < 1, near_middle, sigma)
+        return self._within(sigma)
 
     def extra_repr(self) -> str:
         """The edges, for printing."""
-        return f"low={said(self.low)}, high={said(self.high)}"
+        return f"low={describe(self.low)}, high={describe(self.high)}"
 
 
 class Bounded(Interval):
@@ -78,14 +83,14 @@ class Bounded(Interval):
     """
 
     def __init__(self, max: Level) -> None:
-        max = finite("max", max)
-        if not holds(max > 0):
-            raise ValueError(f"max: expected a positive number, got {said(max)}.")
+        max = checked("max", max)
+        if not everywhere(max > 0):
+            raise ValueError(f"max: expected a positive number, got {describe(max)}.")
         super().__init__(0.0, max)
 
     def extra_repr(self) -> str:
         """The upper edge, for printing."""
-        return f"max={said(self.high)}"
+        return f"max={describe(self.high)}"
 
 
 def _broadcast(low: Level, high: Level) -> tuple[Tensor, Tensor]:

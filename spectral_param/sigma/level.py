@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +12,16 @@ Level = float | Tensor
 """A number, or a tensor (k,) or (chunks, k)."""
 
 
-def finite(name: str, level: Level) -> Level:
-    """Checks a level and makes it a float, or a tensor of its own in float32 or float64.
+def checked(name: str, level: Level) -> Level:
+    """Checks a level and makes it a float, or a tensor of its own in float32 or float64. NumPy's numbers are numbers.
 
     Raises:
         TypeError: if it is neither a number nor a floating tensor.
         ValueError: if it is not finite, or has more than two dimensions.
 
     Example:
-        >>> from spectral_param.sigma.level import finite
-        >>> finite("radius", 1)
+        >>> from spectral_param.sigma.level import checked
+        >>> checked("radius", 1)
         1.0
     """
     if isinstance(level, Tensor) and level.dim() > 0:
@@ -29,25 +30,25 @@ def finite(name: str, level: Level) -> Level:
         if level.dim() > 2:
             raise ValueError(f"{name}: expected a number, or a tensor (k,) or (chunks, k), got {tuple(level.shape)}.")
         level = level.detach().to(torch.promote_types(level.dtype, torch.float32), copy=True)
-        if not holds(torch.isfinite(level)):
+        if not everywhere(torch.isfinite(level)):
             raise ValueError(f"{name}: expected finite numbers, got {level}.")
         return level
     if isinstance(level, Tensor):
         level = level.item()
-    if isinstance(level, bool) or not isinstance(level, (int, float)):
+    if isinstance(level, bool) or not isinstance(level, Real):
         raise TypeError(f"{name}: expected a number or a floating tensor, got {type(level).__name__}.")
     if not math.isfinite(level):
         raise ValueError(f"{name}: expected a finite number, got {level}.")
     return float(level)
 
 
-def holds(condition: bool | Tensor) -> bool:
+def everywhere(condition: bool | Tensor) -> bool:
     """Whether a condition on levels holds for every σ; true on the meta device, where nothing is known.
 
     Example:
         >>> import torch
-        >>> from spectral_param.sigma.level import holds
-        >>> holds(torch.tensor([1.0, -1.0]) > 0)
+        >>> from spectral_param.sigma.level import everywhere
+        >>> everywhere(torch.tensor([1.0, -1.0]) > 0)
         False
     """
     if isinstance(condition, Tensor):
@@ -55,14 +56,14 @@ def holds(condition: bool | Tensor) -> bool:
     return condition
 
 
-def hold(module: nn.Module, **levels: Level) -> None:
+def register_levels(module: nn.Module, **levels: Level) -> None:
     """Keeps levels as attributes, those that are tensors as buffers, so that they move and are saved with the module.
 
     Example:
         >>> import torch
-        >>> from spectral_param.sigma.level import hold
+        >>> from spectral_param.sigma.level import register_levels
         >>> module = torch.nn.Module()
-        >>> hold(module, low=0.0, high=torch.ones(2))
+        >>> register_levels(module, low=0.0, high=torch.ones(2))
         >>> module.low, list(module.state_dict())
         (0.0, ['high'])
     """
@@ -73,13 +74,13 @@ def hold(module: nn.Module, **levels: Level) -> None:
             setattr(module, name, level)
 
 
-def beside(level: Level, tensor: Tensor) -> Level:
+def like(level: Level, tensor: Tensor) -> Level:
     """The level in the dtype of a tensor, on its device, and over its device mesh where it is a ``DTensor``.
 
     Example:
         >>> import torch
-        >>> from spectral_param.sigma.level import beside
-        >>> beside(torch.ones(2), torch.zeros(2, dtype=torch.float64)).dtype
+        >>> from spectral_param.sigma.level import like
+        >>> like(torch.ones(2), torch.zeros(2, dtype=torch.float64)).dtype
         torch.float64
     """
     if not isinstance(level, Tensor):
@@ -93,13 +94,13 @@ def beside(level: Level, tensor: Tensor) -> Level:
     return level
 
 
-def said(level: Level) -> str:
+def describe(level: Level) -> str:
     """A level in few words.
 
     Example:
         >>> import torch
-        >>> from spectral_param.sigma.level import said
-        >>> said(0.1), said(torch.tensor([1.0, 0.25, 2.0]))
+        >>> from spectral_param.sigma.level import describe
+        >>> describe(0.1), describe(torch.tensor([1.0, 0.25, 2.0]))
         ('0.1', '[3 values, 0.25 to 2]')
     """
     if not isinstance(level, Tensor):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
-from spectral_param.sigma.level import Level
+from spectral_param.sigma.level import Level, everywhere
 
 
 class SigmaMap(nn.Module):
@@ -12,11 +16,15 @@ class SigmaMap(nn.Module):
 
     A map of your own defines both, elementwise, and its range.
 
+    Which map it is, with the attributes of it that are numbers, stands in the metadata of a ``state_dict``, beside the
+    keys. Loading numbers that were trained under another map warns, since they mean another weight.
+
     Attributes:
         low: the least σ that the map reaches or comes near to: a number, or one for each σ; may be ``-inf``.
         high: the greatest.
         start: σ where no weight says otherwise, as with ``init="orthogonal"``: a number, or one for each σ.
         trained: whether there are raw numbers to train.
+        follows_schedule: whether something else puts its numbers back that belong to a checkpoint.
 
     Example:
         >>> import torch
@@ -35,6 +43,8 @@ class SigmaMap(nn.Module):
     high: Level
     start: Level = 1.0
     trained: bool = True
+    follows_schedule: bool = False
+    _are_lost: bool = False  # whether levels came from the meta device, where they had no values
 
     def forward(self, raw: Tensor) -> Tensor:
         """Raw numbers → σ, elementwise."""
@@ -62,11 +72,59 @@ class SigmaMap(nn.Module):
                 expected = " or ".join(map(str, shapes))
                 raise ValueError(f"sigma: expected {name} of shape {expected}, got {tuple(level.shape)}.")
 
+    @property
+    def identity(self) -> str:
+        """The formula by name, and its numbers: by what raw numbers are read. Levels that are tensors are saved beside.
+
+        Example:
+            >>> from spectral_param import Bounded
+            >>> Bounded(2.0).identity
+            'Interval(low=0.0, high=2.0)'
+        """
+        formula = next(cls for cls in type(self).__mro__ if "forward" in vars(cls)).__name__
+        numbers = {name: value for name, value in vars(self).items() if type(value) in (int, float)}
+        return f"{formula}({', '.join(f'{name}={value}' for name, value in numbers.items())})"
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]]["sigma_map"] = self.identity
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any
+    ) -> None:
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+        self._are_lost = self._are_lost and any(f"{prefix}{name}" not in state_dict for name in self._buffers)
+        saved = local_metadata.get("sigma_map", self.identity)
+        if saved != self.identity and not self.follows_schedule:
+            weight = prefix.replace("parametrizations.", "").removesuffix(".0.sigma_map.")
+            warnings.warn(
+                f"{weight or 'sigma'}: raw numbers of σ from {saved} are loaded into {self.identity}, which gives "
+                "another weight; register it with the map of the checkpoint.",
+                stacklevel=2,
+            )
+
+    def check_levels(self) -> None:
+        """Raises ``ValueError`` if levels that are tensors have come from the meta device without their values."""
+        if not all(everywhere(level.isfinite()) for level in self.buffers()):
+            names = " and ".join(self._buffers)
+            raise ValueError(
+                f"sigma: {names} of {type(self).__name__} have no values since to_empty() took them from the meta "
+                "device; load a checkpoint, or fill these buffers first."
+            )
+        self._are_lost = False
+
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
+        """Moves levels, which are constants: neither ``half`` nor ``to_empty`` changes their values."""
         levels = dict(self._buffers)
         super()._apply(fn, recurse)
         for name, level in levels.items():
             moved = self._buffers[name]
-            if level is not None and moved is not None and moved.dtype.itemsize < 4:
-                self._buffers[name] = level.to(moved.device)  # half precision would move an edge by more than a band
+            if level is None or moved is None or moved.is_meta:
+                continue
+            if level.is_meta:
+                moved.fill_(torch.nan)
+                self._are_lost = True
+            else:  # half precision would move an edge by more than a band
+                self._buffers[name] = level.to(moved.device, torch.promote_types(moved.dtype, torch.float32))
         return self

@@ -40,6 +40,6 @@ class Positive(SigmaMap):
         return softplus(raw, threshold=40.0).clamp_min(torch.finfo(raw.dtype).tiny)
 
     def inverse(self, sigma: Tensor) -> Tensor:
-        """Raw = σ + log(1 - e^-σ)."""
+        """``raw = σ + log(1 - e^-σ)``."""
         sigma = torch.where(sigma > 0, sigma, _LEAST)
         return sigma + torch.log(-torch.expm1(-sigma))

@@ -32,5 +32,5 @@ class Unconstrained(SigmaMap):
         return raw
 
     def inverse(self, sigma: Tensor) -> Tensor:
-        """Raw = σ."""
+        """``raw = σ``."""
         return sigma

@@ -9,6 +9,7 @@ from torch.nn.utils import parametrize
 
 from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.lookup import is_registered, parametrization_lists
+from spectral_param.torch_state.precision import wide
 
 
 def matrix_of(module: nn.Module, tensor_name: str) -> Tensor:
@@ -35,7 +36,7 @@ def matrix_of(module: nn.Module, tensor_name: str) -> Tensor:
         matrices = parametrization_lists(module)[tensor_name][0].matrices
     else:
         matrices = matrices_of(module, weight)
-    stack = matrices.of(weight.float() if weight.dtype.itemsize < 4 else weight)
+    stack = matrices.of(wide(weight))
     return stack.squeeze(0) if matrices.count == 1 else stack
 
 

@@ -23,6 +23,8 @@ def spectral_statistics(sigma: Tensor, center: float = 1.0) -> dict[str, float]:
     - ``condition_number``: σ max / σ min of a block, the largest over the blocks; ``inf`` for a singular one;
     - ``effective_rank``: exp of the entropy of σ / Σσ (Roy and Vetterli, 2007), from 1 to k; the mean over the blocks.
 
+    All are NaN where a σ is.
+
     Args:
         sigma: singular values, non-negative: (k,), or (blocks, k) for a weight made of blocks.
         center: what the margin is measured from.
@@ -44,7 +46,7 @@ def spectral_statistics(sigma: Tensor, center: float = 1.0) -> dict[str, float]:
         least.min(),
         blocks.mean(),
         (blocks - center).abs().max(),
-        torch.where(least > 0, greatest / least, torch.inf).max(),
+        torch.where(least == 0, torch.inf, greatest / least).max(),
         torch.special.entr(share).sum(1).exp().mean(),
     )
     return {name: value.item() for name, value in zip(STATISTICS, values, strict=True)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,10 +20,10 @@ class SpectralTable(list[dict[str, Any]]):
         if not self:
             return "no weight is registered"
         total = dict.fromkeys(self[0], "") | {"weight": "total", "trained": sum(row["trained"] for row in self)}
-        lines = [list(self[0]), *([_said(name, value) for name, value in row.items()] for row in (*self, total))]
+        lines = [list(self[0]), *([_in_words(name, value) for name, value in row.items()] for row in (*self, total))]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         texts = [not isinstance(value, (int, float)) for value in self[0].values()]
-        return "\n".join(_aligned(line, widths, texts) for line in lines)
+        return _printable("\n".join(_aligned(line, widths, texts) for line in lines))
 
     __repr__ = __str__
 
@@ -74,7 +75,17 @@ def _row(name: str, parametrization: SVDParametrization, center: float) -> dict[
     }
 
 
-def _said(name: str, value: Any) -> str:
+def _printable(text: str) -> str:
+    """With ``x`` for ``×``, and other letters spelled out, where the terminal's encoding lacks them."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.replace("×", "x").encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
+def _in_words(name: str, value: Any) -> str:
     if isinstance(value, tuple):
         return ("×" if name == "shape" else ", ").join(map(str, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -18,6 +18,18 @@ _inside = 0  # how many threads are within full precision
 _before: list[str] = []  # the precisions of the backends that they found
 
 
+def wide(tensor: Tensor) -> Tensor:
+    """In float32 where it is narrower; differentiable.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.torch_state.precision import wide
+        >>> wide(torch.ones(2, dtype=torch.bfloat16)).dtype, wide(torch.ones(2, dtype=torch.float64)).dtype
+        (torch.float32, torch.float64)
+    """
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
+
+
 @contextmanager
 def full_precision(device: str) -> Iterator[None]:
     """Turns off what :func:`is_lowered` asks for, for as long as it lasts.

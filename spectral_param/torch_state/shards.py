@@ -8,6 +8,18 @@ import torch
 from torch import Tensor
 
 
+def is_shard(tensor: Tensor) -> bool:
+    """Whether a tensor is a ``DTensor``, of which a rank holds only a part.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.torch_state.shards import is_shard
+        >>> is_shard(torch.ones(2))
+        False
+    """
+    return hasattr(tensor, "full_tensor")
+
+
 def whole(factor: Tensor) -> Tensor:
     """The factor itself, or a shard's whole tensor, gathered from all ranks; differentiable.
 
@@ -17,8 +29,8 @@ def whole(factor: Tensor) -> Tensor:
         >>> whole(torch.ones(2))
         tensor([1., 1.])
     """
-    gather: Any = getattr(factor, "full_tensor", None)
-    return factor if gather is None else gather()
+    sharded: Any = factor
+    return sharded.full_tensor() if is_shard(factor) else factor
 
 
 @torch.no_grad()
@@ -33,7 +45,7 @@ def write_(factor: Tensor, value: Tensor) -> None:
         >>> factor
         tensor([1., 1.])
     """
-    if hasattr(factor, "full_tensor"):
+    if is_shard(factor):
         from torch.distributed.tensor import distribute_tensor  # slow to import, and needed here alone
 
         sharded: Any = factor

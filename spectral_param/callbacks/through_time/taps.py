@@ -14,6 +14,7 @@ from spectral_param.callbacks.through_time.adjoint import RecordedCall, drops_ou
 from spectral_param.functional.ways import Way
 from spectral_param.nn import SpectralRNN, SVDLinear
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.torch_state.precision import wide
 
 RECURRENT = (nn.RNNBase, SpectralRNN)
 
@@ -75,16 +76,16 @@ class Taps:
             self.weights[name.removesuffix(f".{tensor_name}")][tensor_name] = name
         elif is_linear(layer):
             self._on_linear(name, layer)
-        build = parametrization.forward
 
-        def heard(*factors: Tensor, way: Way | None = None) -> Tensor:
-            weight = build(*factors, way=way)
+        def listen(weight: Tensor) -> None:
             if not any(layer is running for running in self._running):
                 self._listen(weight, lambda gradient: self.add(name, gradient))
-            return weight
 
-        parametrization.forward = heard  # type: ignore[method-assign]  # a hook would make the layer build W
-        self._until_closed(lambda: delattr(parametrization, "forward"))
+        heard = parametrization.forward
+        if not isinstance(heard, _Heard):  # by another monitor already
+            heard = parametrization.forward = _Heard(heard)  # type: ignore[method-assign]  # for a hook W would be built
+        heard.listeners.append(listen)
+        self._until_closed(lambda: heard.let_go(parametrization, listen))
 
     def _on_linear(self, name: str, layer: nn.Module) -> None:
         def before(layer: nn.Module, args: tuple[Any, ...]) -> None:
@@ -120,9 +121,29 @@ class Taps:
         self._cleanup.callback(undo)
 
 
+class _Heard:
+    """Stands in the place of a parametrization's ``forward`` as long as somebody listens to what it builds."""
+
+    def __init__(self, build: Callable[..., Tensor]) -> None:
+        self.build = build
+        self.listeners: list[Callable[[Tensor], None]] = []
+
+    def __call__(self, *factors: Tensor, way: Way | None = None) -> Tensor:
+        weight = self.build(*factors, way=way)
+        for listen in self.listeners:
+            listen(weight)
+        return weight
+
+    def let_go(self, parametrization: SVDParametrization, listen: Callable[[Tensor], None]) -> None:
+        """Takes a listener off, and with the last one everything."""
+        self.listeners.remove(listen)
+        if not self.listeners:
+            del parametrization.forward
+
+
 def _rows(tensor: Tensor) -> Tensor:
     """All vectors of a tensor, (N, size), in float32 at least."""
-    return tensor.detach().reshape(-1, tensor.shape[-1]).to(torch.promote_types(tensor.dtype, torch.float32))
+    return wide(tensor.detach().reshape(-1, tensor.shape[-1]))
 
 
 def is_linear(layer: nn.Module) -> bool:

@@ -1,12 +1,23 @@
+import math
+
 import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging
 from torch import nn
 
-from spectral_param import Band, Fixed, singular_values
+from spectral_param import (
+    Band,
+    Fixed,
+    Interval,
+    register_svd_parametrization,
+    remove_svd_parametrization,
+    singular_values,
+)
 from spectral_param.callbacks import SpectralClip
 from spectral_param.callbacks.clip import project_
+from spectral_param.optimizers import raw_sigma
+from spectral_param.parametrization.blocks import matrices_of
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
 
 
@@ -100,11 +111,61 @@ def test_projection_is_the_nearest_matrix():
     weight = torch.randn(6, 2, 2)
     u, sigma, vh = np.linalg.svd(weight.numpy().reshape(6, 4), full_matrices=False)
     expected = u @ np.diag(sigma.clip(0.5, 1.5)) @ vh
-    project_(weight, 0.5, 1.5)
+    matrices = matrices_of(nn.Conv1d(2, 6, 2), weight)
+    project_(weight, matrices, 0.5, 1.5)
     np.testing.assert_allclose(weight.numpy().reshape(6, 4), expected, atol=1e-5)
     before = weight.clone()
-    project_(weight, 0.1, 9.0)
+    project_(weight, matrices, 0.1, 9.0)
     assert torch.equal(before, weight)
+
+
+class Plain(Regression):
+    """With a plain layer of another kind, which is not trained but has its place in the optimizer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        nn.init.normal_(layer.weight)
+
+
+@pytest.mark.parametrize(
+    ("layer", "low", "high"),
+    [
+        (lambda: nn.ConvTranspose2d(8, 4, 3), 0.0, 1.0),
+        (lambda: nn.ConvTranspose2d(8, 4, 3, groups=2), 0.0, 0.3),
+        (lambda: nn.Conv2d(4, 8, 3, groups=2), 0.5, 0.6),
+        (lambda: nn.Bilinear(3, 3, 9), 0.9, 1.0),
+        (lambda: nn.Linear(5, 3, dtype=torch.float64), 0.9, 1.0),
+    ],
+    ids=["transposed", "transposed in groups", "groups", "bilinear", "float64"],
+)
+def test_plain_weights_are_projected_as_singular_values_reads_them(tmp_path, layer, low, high):
+    model = Plain(layer())
+    assert leaves(low, high, singular_values(model.layer).flatten().sort().values[[0, -1]].tolist())
+    trainer(tmp_path, SpectralClip(low, high, weights="layer.*", project_dense=True)).fit(model, vectors())
+    sigma = singular_values(model.layer)
+    assert sigma.min() >= low - 1e-5
+    assert sigma.max() <= high + 1e-5
+
+
+def test_a_plain_weight_that_is_no_matrix_is_passed_over_and_named_patterns_say_so(tmp_path):
+    class Positions(Regression):
+        def __init__(self):
+            super().__init__()
+            self.positions = nn.Parameter(torch.randn(1, 5, 4))
+
+    model = Positions()
+    before = model.positions.detach().clone()
+    trainer(tmp_path, SpectralClip(max=0.1, project_dense=True)).fit(model, vectors(2))
+    assert torch.equal(model.positions, before)
+    with pytest.warns(UserWarning, match="weights: positions matches no weight to clip"):
+        trainer(tmp_path, SpectralClip(max=0.1, weights="positions", project_dense=True)).fit(model, vectors(2))
+
+
+def test_a_plain_weight_that_is_not_finite_stays_as_it_is():
+    weight = torch.full((2, 2), torch.nan)
+    project_(weight, matrices_of(nn.Linear(2, 2), weight), 0.5, 1.5)
+    assert weight.isnan().all()
 
 
 def test_renormalizing_keeps_reflectors_at_unit_length(tmp_path):
@@ -124,6 +185,202 @@ def test_averages_stay_in_range_whatever_the_order(tmp_path, averaging):
         sigma = singular_values(model.first)
         assert sigma.min() >= 0.5 - 1e-6
         assert sigma.max() <= 0.8 + 1e-6
+
+
+def steps_on_sigma(*steps):
+    """SGD that adds these numbers to raw σ, one a step, instead of following gradients."""
+
+    class Steps(torch.optim.SGD):
+        def step(self, closure=None):
+            closure()
+            raw = self.param_groups[0]["params"][0]
+            with torch.no_grad():
+                raw.add_(left.pop(0))
+
+    left = list(steps)
+    return lambda model: Steps([raw_sigma(model.first.parametrizations.weight[0])], lr=0.1)
+
+
+class Stepping(Regression):
+    """Whose σ begin at ±0.95 and are moved by an optimizer of the test's own."""
+
+    def __init__(self, make, sigma=None, side=1.0):
+        super().__init__()
+        self.make = make
+        register_svd_parametrization(
+            remove_svd_parametrization(self.first), sigma=sigma, init="orthogonal", train="sigma"
+        )
+        sigma_map = self.first.parametrizations.weight[0].sigma_map
+        with torch.no_grad():
+            raw_sigma(self.first.parametrizations.weight[0]).copy_(sigma_map.inverse(torch.full((4,), 0.95 * side)))
+
+    def configure_optimizers(self):
+        return self.make(self)
+
+    @property
+    def sigma(self):
+        return self.first.parametrizations.weight[0].sigma.detach()
+
+
+class Signs(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_end(self, trainer, pl_module, *args):
+        self.seen.append(pl_module.sigma.tolist())
+
+
+@pytest.mark.parametrize("sigma", [None, Interval(-2.0, 2.0)])
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_sigma_that_a_step_takes_through_zero_returns_to_the_edge_that_it_came_from(tmp_path, sigma, side):
+    signs = Signs()
+    model = Stepping(steps_on_sigma(-1.25 * side, -1.9 * side, 5.0 * side), sigma, side)
+    trainer(tmp_path, SpectralClip(0.9, 1.1), signs).fit(model, vectors(3))
+    assert signs.seen == pytest.approx(np.repeat([[0.9 * side], [0.9 * side], [1.1 * side]], 4, axis=1), abs=1e-6)
+
+
+def test_sigma_may_go_through_zero_where_it_may_be_zero(tmp_path):
+    signs = Signs()
+    trainer(tmp_path, SpectralClip(max=1.1), signs).fit(Stepping(steps_on_sigma(-1.25, -5.0)), vectors(2))
+    assert signs.seen == pytest.approx(np.repeat([[-0.3], [-1.1]], 4, axis=1), abs=1e-6)
+
+
+def test_sigma_that_is_not_finite_is_not_made_a_number(tmp_path):
+    model = Stepping(steps_on_sigma(math.nan))
+    trainer(tmp_path, SpectralClip(0.9, 1.1)).fit(model, vectors(1))
+    assert model.sigma.isnan().all()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_average_over_steps_through_zero_is_in_range(tmp_path, late):
+    class Late(EMAWeightAveraging):
+        def should_update(self, step_idx=None, epoch_idx=None):
+            return not late and super().should_update(step_idx, epoch_idx)
+
+    class Far(Stepping):
+        def on_fit_start(self):
+            with torch.no_grad():
+                raw_sigma(self.first.parametrizations.weight[0]).fill_(0.95)
+
+    for clip_first in (True, False):
+        model = Far(steps_on_sigma(-1.25, 1.0, -1.9, -1.4), side=0.2)  # the average begins as a copy of what is outside
+        callbacks = [Late(decay=0.5), SpectralClip(0.9, 1.1)]
+        trainer(tmp_path, *(callbacks[::-1] if clip_first else callbacks)).fit(model, vectors(4))
+        assert model.sigma.min() >= 0.9 - 1e-6
+        assert model.sigma.max() <= 1.1 + 1e-6
+
+
+@pytest.mark.parametrize("averaging", [EMAWeightAveraging, lambda: StochasticWeightAveraging(1e-2)])
+def test_averages_of_plain_weights_that_may_not_shrink_are_refused(tmp_path, averaging):
+    clip = SpectralClip(0.5, 0.8, project_dense=True)
+    with pytest.raises(ValueError, match=r"^project_dense: expected min=0 beside \w+WeightAveraging"):
+        trainer(tmp_path, averaging(), clip).fit(Regression(), vectors())
+    trainer(tmp_path, averaging(), SpectralClip(max=0.8, project_dense=True), max_epochs=2).fit(Regression(), vectors())
+
+
+class ScheduleFree(torch.optim.Optimizer):
+    """SGD after Defazio et al. (2024): steps z along gradients at y = (1 - β) z + β x, where x is the mean of all z."""
+
+    def __init__(self, parameters, lr, betas=(0.9, 0.999)):
+        super().__init__(parameters, {"lr": lr, "betas": betas, "train_mode": False, "k": 0})
+
+    def eval(self):
+        self._turn(False, lambda beta: 1 - 1 / beta)
+
+    def train(self):
+        self._turn(True, lambda beta: 1 - beta)
+
+    @torch.no_grad()
+    def _turn(self, train_mode, weight):
+        for group in self.param_groups:
+            for parameter in group["params"] if group["train_mode"] is not train_mode else ():
+                if "z" in self.state[parameter]:
+                    parameter.lerp_(self.state[parameter]["z"], weight(group["betas"][0]))
+            group["train_mode"] = train_mode
+
+    @torch.no_grad()
+    def step(self, closure):
+        with torch.enable_grad():
+            loss = closure()
+        for group in self.param_groups:
+            group["k"] += 1
+            beta = group["betas"][0]
+            for parameter in group["params"]:
+                z = self.state[parameter].setdefault("z", parameter.clone())
+                x = parameter.lerp(z, 1 - 1 / beta)
+                z.sub_(parameter.grad, alpha=group["lr"])
+                parameter.copy_(x.lerp_(z, 1 / group["k"]).lerp_(z, 1 - beta))
+        return loss
+
+
+def schedule_free_kinds():
+    yield ScheduleFree
+    try:
+        import schedulefree  # not among the development tools: tried where it happens to be installed
+    except ImportError:
+        return
+    yield from (schedulefree.AdamWScheduleFree, schedulefree.SGDScheduleFree, schedulefree.RAdamScheduleFree)
+
+
+class Shrinking(Regression):
+    """Whose loss pulls all σ through 0, validated and saved at the averaged point."""
+
+    def __init__(self, kind, sigma=None):
+        super().__init__(sigma)
+        self.kind = kind
+        self.evaluated = []
+
+    def training_step(self, batch, batch_idx):
+        raw = raw_sigma(self.first.parametrizations.weight[0])
+        return 3 * raw.sum() + self(batch[0]).sum()
+
+    def on_train_epoch_start(self):
+        self.optimizers().optimizer.train()
+
+    def on_validation_epoch_start(self):
+        self.optimizers().optimizer.eval()
+
+    def on_validation_epoch_end(self):
+        self.optimizers().optimizer.train()
+
+    def validation_step(self, batch, batch_idx):
+        weights = self.first.weight, self.second.weight
+        self.evaluated.append([torch.linalg.svdvals(weight).tolist() for weight in weights])
+
+    def configure_optimizers(self):
+        return self.kind(self.parameters(), lr=0.3)
+
+
+@pytest.mark.parametrize("kind", list(schedule_free_kinds()), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("sigma", [None, Band(0.2)], ids=["unconstrained", "band"])
+def test_the_point_that_a_schedule_free_optimizer_evaluates_is_in_range(tmp_path, kind, sigma):
+    model = Shrinking(kind, sigma)
+    options = {"max_epochs": 3, "num_sanity_val_steps": 0}
+    trainer(tmp_path, SpectralClip(0.9, 1.1), **options).fit(model, vectors(20), vectors(1))
+    for first, _ in model.evaluated:
+        assert min(first) >= 0.9 - 1e-5
+        assert max(first) <= 1.1 + 1e-5
+    assert len(model.evaluated) == 3
+    assert min(first) <= 0.95  # so far does the loss pull
+    model = Shrinking(kind)
+    clip = SpectralClip(max=0.8, project_dense=True)
+    trainer(tmp_path, clip, **options).fit(model, vectors(20), vectors(1))
+    assert np.max([weight for weights in model.evaluated for weight in weights[1]]) <= 0.8 + 1e-5
+
+
+def test_what_cannot_be_held_beside_a_schedule_free_optimizer_is_refused(tmp_path):
+    class Unknown(ScheduleFree):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            del self.param_groups[0]["train_mode"]
+
+    for clip, kind, message in (
+        (SpectralClip(0.5, 0.8), Unknown, "SpectralClip: expected an optimizer that says how it averages, got Unknown"),
+        (SpectralClip(renormalize=True), ScheduleFree, "renormalize: expected False beside ScheduleFree"),
+        (SpectralClip(0.5, project_dense=True), ScheduleFree, "project_dense: expected min=0 beside ScheduleFree"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            trainer(tmp_path, clip).fit(Shrinking(kind), vectors(2), vectors(1))
 
 
 def test_checkpoints_of_steps_are_in_range(tmp_path):

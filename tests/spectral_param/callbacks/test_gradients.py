@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging
@@ -5,7 +6,13 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 
 from spectral_param import register_svd_parametrization, svd_parametrizations
-from spectral_param.callbacks import GradientNormMonitor
+from spectral_param.callbacks import (
+    BandSchedule,
+    GradientNormMonitor,
+    SpectralClip,
+    SpectralMonitor,
+    SpectralPenalty,
+)
 from spectral_param.callbacks.patterns import owner_of
 from spectral_param.nn import SpectralRNN, SVDLinear
 from spectral_param.registration.injection.matrix_free import thin_factors
@@ -292,3 +299,33 @@ def test_layers_that_do_without_their_weight_still_do_and_have_its_gradient(tmp_
     assert len(names) == 6
     for name, gradient in zip(names, expected, strict=True):
         assert monitor.history[name][0].item() == pytest.approx(gradient.norm().item(), rel=1e-3)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    monitors = (
+        GradientNormMonitor(times=np.arange(2), every_n_steps=np.int64(2)),
+        GradientNormMonitor(times=np.int64(3), every_n_steps=2),
+        SpectralMonitor(center=np.float32(0.5), every_n_epochs=np.int32(1)),
+        BandSchedule(radius={0: np.float32(0.25), np.int64(4): np.float64(0.5)}),
+        SpectralClip(np.float32(0.25), np.float64(2)),
+        SpectralPenalty(np.float32(0.1)),
+    )
+    assert monitors[0].times == (0, 1)
+    assert monitors[1].times == 3
+    assert "int64" not in "".join(monitor.state_key for monitor in monitors)
+    run = trainer(tmp_path, *monitors)
+    run.fit(Sequences(), sequences())
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    torch.load(tmp_path / "last.ckpt", weights_only=True)
+    for wrong in (1.5, "1", [0.5], [np.float64(1)]):
+        with pytest.raises(TypeError, match="^times: expected integers"):
+            GradientNormMonitor(times=wrong)
+
+
+def test_two_monitors_of_the_same_weights_read_the_same_and_leave_nothing(tmp_path):
+    model = Sequences()
+    monitors = GradientNormMonitor(every_n_steps=1), GradientNormMonitor(every_n_steps=2, recurrent=())
+    trainer(tmp_path, *monitors).fit(model, sequences())
+    first, second = (monitor.history["rnn.weight_hh_l0"] for monitor in monitors)
+    assert torch.equal(first[::2], second)
+    assert all("forward" not in vars(parametrization) for _, parametrization in svd_parametrizations(model))

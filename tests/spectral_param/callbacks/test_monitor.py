@@ -1,4 +1,6 @@
+import copy
 import csv
+import math
 
 import pytest
 import torch
@@ -7,8 +9,9 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
-from spectral_param import Band, register_svd_parametrization
-from spectral_param.callbacks import SpectralMonitor
+from spectral_param import Band, register_svd_parametrization, singular_values
+from spectral_param.callbacks import SpectralMonitor, spectral_statistics
+from spectral_param.report.run import Run
 from tests.spectral_param.callbacks.small_runs import Regression, Sequences, Validated, sequences, trainer, vectors
 
 
@@ -210,6 +213,47 @@ def test_gates_of_trained_and_plain_weights(tmp_path):
         torch.testing.assert_close(found, torch.linalg.svdvals(block.detach()))
 
 
+@pytest.mark.parametrize(
+    "layer", [lambda: nn.ConvTranspose2d(3, 5, 2), lambda: nn.Bilinear(3, 4, 2), lambda: nn.Conv2d(4, 6, 3, groups=2)]
+)
+def test_plain_weights_are_read_as_singular_values_reads_them(tmp_path, layer):
+    class Plain(Regression):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer()
+
+    model = Plain()
+    monitor = SpectralMonitor(weights=(), dense="layer.*")
+    run = trainer(tmp_path, monitor)
+    run.fit(model, vectors(2))
+    sigma = singular_values(model.layer).detach()
+    torch.testing.assert_close(monitor.history["layer.weight"][-1], sigma.flatten())
+    expected = spectral_statistics(sigma)
+    for statistic, value in expected.items():
+        assert run.callback_metrics[f"{statistic}-layer.weight"].item() == pytest.approx(value)
+    again = Run()
+    again.add_state(monitor.state_dict())  # the page reads the blocks as the monitor did
+    assert again.weights["layer.weight"]["condition_number"] == pytest.approx(expected["condition_number"])
+
+
+@pytest.mark.parametrize("layer", [lambda: nn.Conv2d(4, 6, 3, groups=2), lambda: nn.ConvTranspose1d(4, 6, 3, groups=2)])
+def test_groups_of_a_plain_weight_are_read_as_registration_cuts_them(tmp_path, layer):
+    class Plain(Regression):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer()
+
+    model = Plain()
+    twin = register_svd_parametrization(copy.deepcopy(model.layer), chunks=2)
+    monitor = SpectralMonitor(weights=(), dense="layer.*", per_gate=True)
+    run = trainer(tmp_path, monitor)
+    run.fit(model, vectors(2))
+    sigma = singular_values(twin).detach()
+    torch.testing.assert_close(monitor.history["layer.weight"][-1], sigma.flatten())
+    expected = spectral_statistics(sigma)["condition_number"]
+    assert run.callback_metrics["condition_number-layer.weight"].item() == pytest.approx(expected, rel=1e-4)
+
+
 def test_histograms_reach_tensorboard(tmp_path):
     logger = TensorBoardLogger(tmp_path)
     monitor = SpectralMonitor(every_n_steps=4, histograms=True, report=False)
@@ -219,6 +263,29 @@ def test_histograms_reach_tensorboard(tmp_path):
     assert [event.step for event in histograms] == [0, 4]
     assert [event.histogram_value.num for event in histograms] == [4, 4]
     assert "sigma_max-first.weight" in events.Tags()["scalars"]
+
+
+def test_the_margin_of_the_model_is_not_a_number_where_that_of_a_weight_is_not():
+    good, lost = torch.tensor([[1.0, 1.1]]), torch.tensor([[1.0, math.nan]])
+    for readings in ({"a": good, "b": lost}, {"a": lost, "b": good}):
+        assert math.isnan(SpectralMonitor().summary(readings)["spectral_margin"])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e30])
+def test_a_run_that_is_lost_goes_on_with_the_histograms_that_there_are(tmp_path, value):
+    class Lost(Regression):
+        def on_before_optimizer_step(self, optimizer):
+            if self.trainer.global_step == 2:
+                with torch.no_grad():
+                    for parameter in self.parameters():
+                        parameter.fill_(value)
+
+    logger = TensorBoardLogger(tmp_path)
+    monitor = SpectralMonitor(every_n_steps=1, histograms=True, dense="second.*")
+    trainer(tmp_path, monitor, logger=logger).fit(Lost(), vectors(5))
+    events = EventAccumulator(logger.log_dir, size_guidance={"histograms": 0}).Reload()
+    assert [event.step for event in events.Histograms("first.weight")] == [0, 1, 2]
+    assert monitor.history.steps == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo at self.log

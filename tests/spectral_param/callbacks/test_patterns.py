@@ -1,17 +1,20 @@
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelPruning
 from torch import nn
 
 from spectral_param import Fixed, register_svd_parametrization, svd_parametrizations
+from spectral_param.callbacks import SpectralClip, SpectralMonitor
 from spectral_param.callbacks.patterns import (
     as_patterns,
-    clean,
     parametrized_weights,
     plain_weights,
     warn_unmatched,
     warn_untrained,
 )
 from spectral_param.optimizers import raw_sigma
+from spectral_param.parametrization.lookup import qualified_name
+from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def test_patterns():
 
 
 def test_clean_names():
-    assert clean("_fsdp_wrapped_module.net._orig_mod.fc._checkpoint_wrapped_module.weight") == "net.fc.weight"
+    assert qualified_name("_fsdp_wrapped_module.net._orig_mod.fc._checkpoint_wrapped_module.weight") == "net.fc.weight"
 
 
 def test_weights_in_svd_form_by_pattern(model):
@@ -66,6 +69,13 @@ def test_patterns_that_match_nothing_are_named():
     with pytest.warns(UserWarning, match=r"weights: typo\.\* matches no weight of the model"):
         warn_unmatched("weights", ["fc.*", "typo.*"], ["fc.weight"], "weight")
     warn_unmatched("weights", ["*"], [], "weight")
+
+
+@pytest.mark.parametrize("callback", [SpectralMonitor(), SpectralClip()])
+def test_weights_that_pruning_passes_over_are_named(tmp_path, callback):
+    pruning = ModelPruning("l1_unstructured", amount=0.5)
+    with pytest.warns(UserWarning, match=r"^ModelPruning passes over first\.weight, which are computed from factors"):
+        trainer(tmp_path, callback, pruning).fit(Regression(), vectors(2))
 
 
 def test_factors_in_no_optimizer_are_named(model):

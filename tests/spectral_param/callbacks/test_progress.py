@@ -1,3 +1,6 @@
+import io
+import math
+
 import pytest
 import torch
 from rich.console import Console
@@ -55,3 +58,13 @@ def test_sparkline_is_a_histogram():
 def test_bad_interval():
     with pytest.raises(ValueError, match="every_n_steps: expected a positive number, got 0"):
         SpectralProgressBar(every_n_steps=0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_table_of_what_is_not_finite(value):
+    console = Console(width=90, file=io.StringIO())
+    console.print(sigma_table({"some": torch.tensor([[1.0, value]]), "none": torch.tensor([[value, value]])}))
+    some, none = console.file.getvalue().splitlines()[-2:]
+    assert some.split()[:2] == ["some", "nan" if math.isnan(value) else "1.000"]
+    assert "█" in some
+    assert "█" not in none

@@ -3,7 +3,13 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import nn
 
-from spectral_param import Band, register_svd_parametrization, singular_values, svd_parametrizations
+from spectral_param import (
+    Band,
+    register_svd_parametrization,
+    remove_svd_parametrization,
+    singular_values,
+    svd_parametrizations,
+)
 from spectral_param.callbacks import BandSchedule
 from spectral_param.callbacks.schedule import move_bands_, value_at
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
@@ -117,6 +123,36 @@ def test_a_checkpoint_is_tested_with_its_own_band(tmp_path):
     loaded = Tested(Band(torch.full((4,), 0.1)))
     loaded.load_state_dict(per_value.state_dict())
     assert torch.equal(loaded.first.weight, per_value.first.weight)
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_a_band_that_nobody_puts_back_is_told(tmp_path):
+    class Late(Regression):
+        """Whose weight is registered when the callbacks are there already."""
+
+        def configure_model(self):
+            register_svd_parametrization(self.first, sigma=Band(0.1), init="orthogonal")
+
+        def __init__(self, sigma=None):
+            super().__init__(Band(0.1))
+            remove_svd_parametrization(self.first)
+
+    run = trainer(tmp_path, BandSchedule(radius={0: 0.1, 8: 0.5}))
+    model = Regression(Band(0.1))
+    run.fit(model, vectors(8))
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    late = Late()
+    trainer(tmp_path, BandSchedule(radius={0: 0.1, 8: 0.5}), max_epochs=2).fit(
+        late, vectors(2), ckpt_path=tmp_path / "end.ckpt"
+    )
+    told = (
+        r"^first\.weight: raw numbers of σ from Band\(radius=0\.45\d*, center=1\.0\) are loaded into Band\(radius=0\.1,"
+    )
+    with pytest.warns(UserWarning, match=told):
+        Regression.load_from_checkpoint(tmp_path / "end.ckpt", sigma=Band(0.1))
+    for hooked in (model, late):
+        assert not hooked._load_state_dict_pre_hooks
+        assert not hooked._load_state_dict_post_hooks
 
 
 def test_values_between_milestones():

@@ -5,7 +5,7 @@ from torch import nn
 
 from spectral_param import Band, Fixed, register_svd_parametrization
 from spectral_param.callbacks.patterns import parametrized_weights
-from spectral_param.callbacks.sharded_sigma import dense_singular_values, gate_names, trained_singular_values
+from spectral_param.callbacks.sharded_sigma import dense_singular_values, trained_singular_values
 from tests.spectral_param.callbacks.small_runs import trainer
 
 
@@ -42,17 +42,7 @@ def test_negative_sigma_is_read_as_a_singular_value(alone):
 
 def test_dense_values_by_block_of_any_shape_and_dtype():
     weight = torch.randn(8, 3, 2, dtype=torch.bfloat16)
-    found = dense_singular_values(weight, blocks=2)
+    found = dense_singular_values(nn.Conv1d(3, 8, 2), weight, 2)
     assert found.shape == (2, 4)
     for block, values in zip(weight.float().reshape(2, 4, 6), found, strict=True):
         torch.testing.assert_close(values, torch.linalg.svdvals(block))
-
-
-def test_gates():
-    attention = nn.MultiheadAttention(4, 2)
-    assert gate_names(nn.GRU(2, 3, num_layers=2), "weight_ih_l1_reverse") == "rzn"
-    assert gate_names(nn.LSTMCell(2, 3), "weight_hh") == "ifgo"
-    assert gate_names(attention, "in_proj_weight") == "qkv"
-    assert gate_names(nn.LSTM(2, 3, proj_size=2), "weight_hr_l0") == ""
-    lstm = register_svd_parametrization(nn.LSTM(2, 3), "weight_hh_l0", chunks=4)
-    assert gate_names(lstm, "weight_hh_l0") == "ifgo"

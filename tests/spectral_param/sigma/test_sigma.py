@@ -1,7 +1,10 @@
 import copy
 import math
 import pickle
+import re
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -24,6 +27,7 @@ from spectral_param import (
     singular_values,
     svd_parametrizations,
 )
+from spectral_param.sigma.clipping import clipped
 
 CENTERS = torch.tensor([3.0, 1.0, 0.25], dtype=torch.float64)
 RADII = torch.tensor([1e-4, 0.5, 2.0], dtype=torch.float64)
@@ -109,6 +113,40 @@ def test_formulas():
     }
     for name, values in expected.items():
         assert MAPS[name](raw).tolist() == pytest.approx(values, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    "sigma_map",
+    [Band(1.0, center=0.0), Band(torch.full((4,), 1.0), 0.0), Interval(-1.0, 1.0), Interval(-torch.ones(4), 1)],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_near_a_center_at_zero_sigma_is_exact_to_rounding(sigma_map, dtype):
+    raw = torch.tensor([1e-8, -1e-6, 1e-3, 0.9], dtype=dtype)
+    expected = [math.tanh(x / 2) for x in raw.tolist()]
+    eps = torch.finfo(dtype).eps
+    assert sigma_map(raw).tolist() == pytest.approx(expected, rel=4 * eps)
+    assert sigma_map.inverse(sigma_map(raw)).tolist() == pytest.approx(raw.tolist(), rel=16 * eps)
+    slopes = [(1 - y * y) / 2 for y in expected]
+    assert gradient(sigma_map, raw).tolist() == pytest.approx(slopes, rel=8 * eps)
+
+
+@pytest.mark.parametrize("sigma_map", [Band(0.1), Band(2.0, center=-1.0), Interval(-1.0, 3.0), Bounded(2.0)])
+def test_float32_values_and_gradients_are_those_of_float64(sigma_map):
+    raw = torch.linspace(-9, 9, 2001)
+    low, high = sigma_map.low, sigma_map.high
+    exact = [low + (high - low) / (1 + math.exp(-x)) for x in raw.tolist()]
+    size = max(abs(low), abs(high))
+    torch.testing.assert_close(sigma_map(raw).double(), torch.tensor(exact).double(), rtol=0, atol=2e-7 * size)
+    slopes = [(high - low) / (2 + 2 * math.cosh(x)) for x in raw.tolist()]
+    torch.testing.assert_close(gradient(sigma_map, raw), torch.tensor(slopes), rtol=1e-3, atol=0)
+
+
+def test_a_bound_keeps_what_is_small():
+    raw = torch.tensor([-30.0, -20.0, -5.0])
+    expected = [2.5 / (1 + math.exp(-x)) for x in raw.tolist()]
+    assert Bounded(2.5)(raw).tolist() == pytest.approx(expected, rel=1e-6)
+    sigma = torch.tensor([2e-3, 0.1, 1.2])
+    assert torch.allclose(Bounded(2.5)(Bounded(2.5).inverse(sigma)), sigma, rtol=1e-6, atol=0)
 
 
 # ---------------------------------------------------------------------------------------------- the ends of the numbers
@@ -259,6 +297,73 @@ def test_levels_in_checkpoints_and_copies():
     assert layer.parametrizations.weight[0].sigma_map.center.tolist() == CENTERS.tolist()
 
 
+def registered(sigma):
+    return register_svd_parametrization(nn.Linear(3, 3), sigma=sigma, init="orthogonal")
+
+
+def test_a_level_survives_to_empty():
+    layer = registered(Band(torch.full((3,), 0.25), center=CENTERS))
+    layer.to_empty(device="cpu")
+    layer.reset_parameters()
+    assert (sigma_of(layer) - CENTERS).abs().max() <= 0.25 + 1e-6
+
+
+@pytest.mark.parametrize("init", ["orthogonal", "weight"])
+def test_a_level_lost_on_the_meta_device_is_an_error_that_names_the_remedy(init):
+    band = Band(torch.full((3,), 0.25), center=CENTERS.float())
+    with torch.device("meta"):
+        layer = nn.Linear(3, 3)
+    register_svd_parametrization(layer, sigma=copy.deepcopy(band).to("meta"), init=init)
+    layer.to_empty(device="cpu")
+    for use in (layer.reset_parameters, lambda: layer(torch.ones(1, 3))):
+        with pytest.raises(ValueError, match=r"^sigma: radius and center of Band have no values since to_empty\(\)"):
+            use()
+    sigma_map = layer.parametrizations.weight[0].sigma_map
+    sigma_map.radius.fill_(0.25)
+    sigma_map.center.copy_(CENTERS)
+    layer.reset_parameters()
+    assert (sigma_of(layer) - CENTERS).abs().max() <= 0.25 + 1e-6
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.float64(0.5), np.int64(1), np.float16(0.5), Fraction(1, 2)])
+def test_numbers_of_other_libraries_are_numbers(number):
+    for sigma_map in (Band(number, center=number), Interval(0, number), Bounded(number), Fixed(number)):
+        assert sigma_map.high == float(number) * (2 if isinstance(sigma_map, Band) else 1)
+        assert type(sigma_map.high) is float
+
+
+def test_a_checkpoint_of_another_map_is_told_with_the_name_of_the_weight():
+    trained = nn.Sequential(registered(Band(0.1)))
+    for other in (Band(0.5), Unconstrained(), Positive(), Interval(-2.0, 3.0), Band(0.1, center=2.0)):
+        model = nn.ModuleDict({"encoder": nn.Sequential(registered(other))})
+        state = nn.ModuleDict({"encoder": trained}).state_dict()
+        told = r"^encoder\.0\.weight: raw numbers of σ from Band\(radius=0\.1, center=1\.0\) are loaded into "
+        identity = re.escape(model["encoder"][0].parametrizations.weight[0].sigma_map.identity)
+        with pytest.warns(UserWarning, match=told + identity):
+            model.load_state_dict(state)
+    with pytest.warns(UserWarning, match=r"^weight: raw numbers of σ from Fixed\(value=1\.0\)"):
+        registered(Fixed(2.0)).load_state_dict(registered(Fixed()).state_dict())
+
+
+def test_the_map_is_told_from_a_file(tmp_path):
+    torch.save(registered(Band(0.1)).state_dict(), tmp_path / "state.pt")
+    with pytest.warns(UserWarning, match="loaded into Band"):
+        registered(Band(0.5)).load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+
+
+@each_map
+def test_a_checkpoint_of_the_same_map_or_without_its_name_loads_without_a_word(sigma_map):
+    trained, same = registered(sigma_map), registered(sigma_map)
+    assert same.load_state_dict(trained.state_dict()) == ([], [])
+    other = registered(Band(0.5)) if not list(sigma_map.buffers()) else same
+    other.load_state_dict(dict(trained.state_dict()))  # as before maps were named: keys and values alone
+    assert torch.equal(raw_of(other), raw_of(trained))
+
+
+def test_a_bound_is_the_interval_that_it_is():
+    registered(Interval(0.0, 2.0)).load_state_dict(registered(Bounded(2.0)).state_dict())
+
+
 # ----------------------------------------------------------------------------------------------------------- registered
 
 
@@ -338,6 +443,25 @@ def test_clip_to_an_edge_that_is_never_met(sigma, low, high):
         clip_singular_values_(layer, low, high)
 
 
+@pytest.mark.parametrize("low", [-3.0, 0.9])
+def test_sigma_nearer_to_an_edge_than_it_can_be_held_are_not_reached(low):
+    sigma_map = Interval(low, low + 0.2)
+    for beyond, is_reached in ((1e-6, False), (1e-5, True)):  # a width of 0.2 has a margin of 2e-6
+        assert sigma_map.reaches(low - 1, low + beyond) is is_reached
+        assert sigma_map.reaches(low + 0.2 - beyond, low + 1) is is_reached
+
+
+@pytest.mark.parametrize(
+    "sigma_map",
+    [Band(0.845, 1.032), Band(0.512, -0.38), Interval(0.187, 1.877), Band(torch.full((2,), 0.845), 1.032)],
+)
+def test_no_sigma_is_beyond_an_edge_by_rounding(sigma_map):
+    sigma = sigma_map(torch.tensor([-100.0, 100.0]))
+    low, high = (torch.as_tensor(edge, dtype=torch.float32).expand(2) for edge in (sigma_map.low, sigma_map.high))
+    assert sigma[0] >= low[0]
+    assert sigma[1] <= high[1]
+
+
 def test_clip_keeps_signs_where_the_map_can():
     layer = diagonal([1.0, 1.0, 1.0], Interval(-2.0, 2.0))
     held = layer.parametrizations.weight
@@ -369,6 +493,33 @@ def test_clip_puts_every_singular_value_in_range(low, width, name):
     found = sigma_of(layer).abs()
     assert (found >= low - 1e-5).all()
     assert (found <= low + width + 1e-5).all()
+
+
+def raw_of(layer):
+    return layer.parametrizations.weight.original1
+
+
+@each_map
+def test_clip_leaves_the_bits_of_what_lies_inside(sigma_map):
+    raw = torch.randn(200, 3)
+    sigma = sigma_map(raw).abs()
+    low, high = sigma.quantile(0.3).item(), sigma.quantile(0.7).item()
+    inside = (sigma >= low) & (sigma <= high)
+    after = clipped(sigma_map, raw, low, high)
+    assert 0 < inside.sum() < inside.numel()
+    assert torch.equal(after[inside], raw[inside])
+    assert (after[~inside] != raw[~inside]).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sigma_map", [Unconstrained(), Positive(), Band(0.5), Interval(-2.0, 3.0), Bounded(4.0)])
+def test_clip_in_half_precision_leaves_no_sigma_outside(sigma_map, dtype):
+    raw = torch.linspace(-6, 6, 999).to(dtype)
+    for low, high in ((0.0, 0.8), (0.0, 1.0), (0.7, 1.2), (1.1, 3.0)):
+        size = sigma_map(clipped(sigma_map, raw, low, high).float()).abs()
+        assert size.min() >= low
+        assert size.max() <= high
+        assert size.max() > 0.95 * min(high, sigma_map.high)  # no further inside than rounding asks for
 
 
 def test_clip_in_half_precision():

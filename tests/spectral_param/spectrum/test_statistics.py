@@ -35,3 +35,8 @@ def test_equal_values_have_full_rank_and_a_single_one_has_rank_one():
 @pytest.mark.parametrize("sigma", [[1.0, 0.0], [0.0, 0.0]])
 def test_a_singular_matrix_has_an_infinite_condition_number(sigma):
     assert spectral_statistics(torch.tensor(sigma))["condition_number"] == float("inf")
+
+
+@pytest.mark.parametrize("sigma", [[1.0, np.nan], [np.nan, np.nan], [[1.0, 1.0], [np.nan, 0.5]]])
+def test_what_is_not_a_number_is_not_dropped(sigma):
+    assert all(np.isnan(number) for number in spectral_statistics(torch.tensor(sigma)).values())

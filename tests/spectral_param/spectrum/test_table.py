@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -43,6 +47,18 @@ def test_printing():
     assert lines[1].split() == ["0.weight", "1", "3×5", "3,", "3", "Unconstrained()", "0.5", "3", "2", "3"]
     assert lines[-1].split() == ["total", "62"]
     assert len({len(line) for line in lines}) == 1
+
+
+def test_printing_where_the_terminal_has_no_letter_for_it():
+    code = """if True:
+        from torch import nn
+        from spectral_param import register_svd_parametrization, spectral_table
+        model = nn.ModuleDict({"straße": register_svd_parametrization(nn.Linear(5, 3))})
+        print(spectral_table(model))
+    """
+    environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1].split()[:3] == [r"stra\xdfe.weight", "1", "3x5"]
 
 
 def test_a_model_without_registered_weights():
