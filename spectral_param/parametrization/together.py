@@ -215,6 +215,9 @@ class _Together(torch.autograd.Function):
     @staticmethod
     @in_full_precision
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        # flat: 3 N factors, U₁, σ₁, V₁, U₂, …
+        # needs, used: of each of them
+        # grads: N of (p, q), None for a weight that was not used
         flat, needs = ctx.saved_tensors, ctx.needs_input_grad[3:]
         used = [g is not None for g in grads for _ in range(3)]
         needed = [f for f, need, use in zip(flat, needs, used, strict=True) if need and use]
@@ -227,11 +230,11 @@ class _Together(torch.autograd.Function):
             rest = iter(one_by_one)
             found = [next(rest) if need and use else None for need, use in zip(needs, used, strict=True)]
             return (None, None, None, *found)
-        stacks = [s for s in ctx.stacks if s is not None and s.requires_grad]
+        stacks = [s for s in ctx.stacks if s is not None and s.requires_grad]  # of U, of raw σ, of V: (N, …)
         whole = torch.stack([torch.zeros_like(ctx.weights[0]) if g is None else g for g in grads])  # (N, p, q)
         of_trained = iter(torch.autograd.grad(ctx.weights, stacks, whole, retain_graph=True, allow_unused=True))
         of_stacks = [next(of_trained) if s is not None and s.requires_grad else None for s in ctx.stacks]
-        parts = [[None] * len(grads) if g is None else g.unbind(0) for g in of_stacks]
+        parts = [[None] * len(grads) if g is None else g.unbind(0) for g in of_stacks]  # 3 rows of N
         pairs = enumerate(zip(needs, used, strict=True))
         return (None, None, None, *(parts[i % 3][i // 3] if need and use else None for i, (need, use) in pairs))
 

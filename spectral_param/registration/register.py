@@ -34,9 +34,9 @@ def register_svd_parametrization(
 ) -> nn.Module:
     r"""Keeps a weight as ``W = U diag(σ) Vᵀ``, U and V products of Householder reflectors (Eqs. 7 and 8 of the paper).
 
-    The module is changed in place. Its weight is computed from the trained tensors wherever it is read, once a
-    forward, and may still be assigned to. What is trained is ``m₁p - m₁(m₁-1)/2 + m₂q - m₂(m₂-1)/2 + k`` numbers for
-    a p×q weight, k = min(p, q).
+    The module is changed in place. Its weight is computed from the trained tensors where it is read, by torch's
+    layers once a forward, and may still be assigned to. What is trained is
+    ``m₁p - m₁(m₁-1)/2 + m₂q - m₂(m₂-1)/2 + k`` numbers for a p×q weight, k = min(p, q).
 
     Register before an optimizer is built, since the weight is no parameter any more and the factors are new ones.
 
@@ -51,8 +51,8 @@ def register_svd_parametrization(
             for ``in_proj_weight`` of attention, ``groups`` for a convolution in groups.
         init: ``"weight"``: start from the present weight, exactly where all reflectors are there and σ is in the
             map's range. ``"orthogonal"``: draw U and V at random, σ at the map's start (1 for ``Unconstrained``).
-        train: ``"all"``; ``"sigma"``: σ alone, U and V frozen and built once; ``"reflectors"``: U and V alone. A weight
-            that does not require a gradient gives factors that do not either.
+        train: ``"all"``; ``"sigma"``: σ alone, U and V frozen and built once; ``"reflectors"``: U and V alone. The
+            factors of a weight that does not require a gradient require none.
         matrix_free: how an ``nn.Linear`` is applied; elsewhere it says nothing. ``False``: W is built. ``True``: V, σ
             and U are applied to the input in turn, in float32 at least, unless a compiler or a transform of
             ``torch.func`` looks on. ``None``: whichever is less work for the number of vectors, see

@@ -67,9 +67,9 @@ def register_all(
             of these types; a predicate of a parameter's qualified name, like ``"encoder.fc.weight"``, and its module,
             asked for every parameter of two or more dimensions.
         reflectors: as for :func:`~spectral_param.register_svd_parametrization`, or as many as a weight can have.
-        sigma: as there; each weight has its own copy.
-        init: as there.
-        train: as there.
+        sigma: σ map, of which each weight has its own copy; ``None``: :class:`~spectral_param.Unconstrained`.
+        init: ``"weight"``: start from the present weights; ``"orthogonal"``: U and V random, σ at the map's start.
+        train: ``"all"``, ``"sigma"`` or ``"reflectors"``: what of each weight is trained.
 
     Returns:
         What was taken, and what was passed over for which reason.
@@ -80,7 +80,8 @@ def register_all(
             the weight. The model is then as it was.
 
     Warns:
-        UserWarning: as there, with the name of the weight.
+        UserWarning: with the name of the weight, if its σ lie outside the map's range, or too few reflectors change it
+            by more than 0.1 %.
 
     Example:
         >>> from torch import nn

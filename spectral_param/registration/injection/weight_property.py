@@ -1,6 +1,6 @@
 """Reading and writing a registered weight as the attribute that it was.
 
-- Within a forward of its module a weight is evaluated once, however often it is read.
+- Within a forward of its module a weight is evaluated where it is read; by attention, and without gradients, once.
 - Read outside of one it is watched until it is let go (``watch.py``).
 - An assignment goes into the factors that are there, so that optimizers, hooks and wrappers keep their hold on them.
 """
