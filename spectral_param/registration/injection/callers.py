@@ -26,6 +26,11 @@ _LENDS_NOT = (
         ("merge", "unmerge", "pissa_init", "corda_init", "olora_init", "loftq_init", "lora_ga_init"),
         _FOLD,
     ),
+    _Caller(
+        "transformers.modeling_utils",
+        ("_resize_token_embeddings", "_get_resized_embeddings", "_get_resized_lm_head"),
+        f"resize before registering, or {_FOLD}",
+    ),
 )
 _SWAPS = _Caller(
     "torch.nn.utils._named_member_accessor",

@@ -1,4 +1,4 @@
-"""Who holds a parameter besides its module: a tied weight, a wrapped model or an optimizer."""
+"""Who holds a parameter besides its module: a tied weight or a wrapped model makes registration unsafe."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
-
-from spectral_param.torch_state.users_line import warn
 
 _ALONE = 3  # references: the module's, and the two of asking
 
@@ -22,9 +19,6 @@ def check_sole_holder(module: nn.Module, tensor_name: str) -> None:
     Args:
         module: the owner.
         tensor_name: the parameter's name.
-
-    Warns:
-        UserWarning: if an optimizer holds it, which would train it no more.
     """
     weight = module._parameters[tensor_name]
     if sys.getrefcount(weight) <= _ALONE:  # which spares a search among all objects
@@ -43,12 +37,6 @@ def check_sole_holder(module: nn.Module, tensor_name: str) -> None:
         )
     if _is_wrapped(weight):
         raise ValueError(f"module: {owner} is wrapped in DistributedDataParallel; register before wrapping.")
-    optimizer = _optimizer_of(weight)
-    if optimizer is not None:
-        warn(
-            f"{tensor_name}: {type(optimizer).__name__} holds the weight of {owner}, and not the factors that take its "
-            "place; call spectral_param.add_factors_(optimizer, model), or register before it is built."
-        )
 
 
 def check_not_wrapped(module: nn.Module, tensor_name: str, factors: Sequence[Tensor]) -> None:
@@ -88,29 +76,6 @@ def _is_wrapped(weight: Tensor) -> bool:
         if isinstance(referrer, list)
         for wrapper in _owners(referrer, "_module_parameters")
     )
-
-
-def _optimizer_of(weight: Tensor) -> Optimizer | None:
-    """An optimizer that has the parameter in one of its groups."""
-    for params in gc.get_referrers(weight):
-        if isinstance(params, list):
-            for group in gc.get_referrers(params):
-                if isinstance(group, dict) and group.get("params") is params:
-                    for groups in gc.get_referrers(group):
-                        if isinstance(groups, list):
-                            for namespace in gc.get_referrers(groups):
-                                found = _as_optimizer(namespace, groups)
-                                if found is not None:
-                                    return found
-    return None
-
-
-def _as_optimizer(namespace: Any, groups: list[Any]) -> Optimizer | None:
-    if isinstance(namespace, Optimizer):
-        return namespace
-    if isinstance(namespace, dict) and namespace.get("param_groups") is groups:
-        return next((r for r in gc.get_referrers(namespace) if isinstance(r, Optimizer)), None)
-    return None
 
 
 def _owners(value: Any, attribute: str) -> list[nn.Module]:
