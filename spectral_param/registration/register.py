@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from spectral_param.parametrization.blocks import matrices_of
+from spectral_param.parametrization.blocks import has_channels_last, matrices_of
 from spectral_param.parametrization.lookup import is_registered, registered_names
-from spectral_param.parametrization.svd import SVDParametrization, has_channels_last
+from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.injection.install import install, uninstall
 from spectral_param.registration.injection.sole_holder import check_sole_holder
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
