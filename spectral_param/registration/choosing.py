@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import nn
 from torch.nn.utils import parametrize
 
-from spectral_param.parametrization.blocks import blocks_of, matrices_of
+from spectral_param.parametrization.blocks import are_experts, blocks_of, matrices_of
 from spectral_param.parametrization.lookup import named_modules, qualified_name
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
 
@@ -96,7 +96,12 @@ def _predicate(where: Where | None) -> Callable[[str, nn.Module], bool]:
         return where
     else:
         raise TypeError(f"where: expected None, a predicate, a module type or a list of types, got {where!r}.")
-    return lambda name, module: isinstance(module, kinds) and "weight" in name.rpartition(".")[2]
+
+    def picks(name: str, module: nn.Module) -> bool:
+        tensor_name = name.rpartition(".")[2]
+        return isinstance(module, kinds) and ("weight" in tensor_name or tensor_name.endswith("proj"))
+
+    return picks
 
 
 def _reason_against(place: Place, is_default: bool) -> str | None:
@@ -117,6 +122,8 @@ def _reason_against(place: Place, is_default: bool) -> str | None:
         try:
             matrices_of(place.module, weight, blocks_of(place.module, place.tensor_name))
         except ValueError:
+            return "no matrix"
+        if are_experts(place.module, weight) and not place.tensor_name.endswith(("weight", "proj")):
             return "no matrix"
     return None
 
