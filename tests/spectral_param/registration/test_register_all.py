@@ -322,25 +322,152 @@ class LanguageModel(nn.Module):
         self.decoder.weight = self.encoder.weight
 
 
-def test_tied_weights():
+@pytest.mark.parametrize("where", [None, nn.Linear, nn.Embedding, lambda name, module: True])
+def test_tied_weights_are_passed_over_whatever_where_says(where):
     model = LanguageModel()
-    before = snapshot(model)
-    for where in (None, nn.Linear, nn.Embedding):
-        with pytest.raises(ValueError, match=r"^model: encoder\.weight and decoder\.weight are one parameter"):
-            register_all(model, where)
-        assert_unchanged(model, before)
-    assert list(register_all(model, lambda name, _: name == "hidden.weight").taken) == ["hidden.weight"]
-    assert model.decoder.weight is model.encoder.weight
+    tied = model.encoder.weight
+    report = register_all(model, where)
+    assert list(report.taken) == ([] if where is nn.Embedding else ["hidden.weight"])
+    assert report.passed_over["encoder.weight"] == "not chosen" if where is nn.Linear else "tied to decoder.weight"
+    assert report.passed_over["decoder.weight"] == "not chosen" if where is nn.Embedding else "tied to encoder.weight"
+    assert model.decoder.weight is model.encoder.weight is tied
 
 
-def test_weights_that_nobody_else_holds_are_not_searched_for(monkeypatch):
-    searches = []
-    search = sole_holder.gc.get_referrers
-    monkeypatch.setattr(sole_holder.gc, "get_referrers", lambda *objects: searches.append(objects) or search(*objects))
-    model = nn.Sequential(nn.Linear(4, 4), nn.Conv2d(2, 2, 2), nn.Embedding(5, 3), nn.GRU(2, 3))
-    assert len(register_all(model).taken) == 5
-    assert not searches
-    held = nn.Linear(4, 4)
-    weight = held.weight
-    register_all(held)
-    assert searches[0][0] is weight
+def test_a_weight_tied_to_one_outside_of_the_model_is_passed_over():
+    outside = LanguageModel()
+    model = nn.Sequential(outside.encoder, outside.hidden)
+    report = register_all(model)
+    assert list(report.taken) == ["1.weight"]
+    assert report.passed_over["0.weight"] == "tied to 'weight' of Linear"
+
+
+class Block(nn.Module):
+    """As in the usual small language models: attention and a network, before each a norm."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, x):
+        q, k, v = self.c_attn(self.ln_1(x)).chunk(3, -1)
+        x = x + self.c_proj(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
+        return x + self.mlp(self.ln_2(x))
+
+
+class TiedTransformer(nn.Module):
+    def __init__(self, words=11, length=6, width=8):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(2))
+        self.lm_head = nn.Linear(width, words, bias=False)
+        self.lm_head.weight = self.wte.weight
+
+    def forward(self, tokens):
+        x = self.wte(tokens) + self.wpe.weight[: tokens.shape[-1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.lm_head(x)
+
+
+def test_one_line_takes_a_transformer_with_a_tied_head():
+    model, tokens = TiedTransformer(), torch.randint(11, (2, 6))
+    before = model(tokens)
+    report = register_all(model)
+    assert [name for name, why in report.passed_over.items() if why.startswith("tied")] == [
+        "wte.weight",
+        "lm_head.weight",
+    ]
+    assert len(report.taken) == 1 + 2 * 4
+    torch.testing.assert_close(model(tokens), before, rtol=1e-5, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------- what torch does not know
+
+
+class Experts(nn.Module):
+    """A matrix for each of four experts, as transformers keeps them; and tables that are not such."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(torch.randn(4, 6, 3))
+        self.down_proj = nn.Parameter(torch.randn(4, 3, 3))
+        self.weight = nn.Parameter(torch.randn(4, 3))
+        self.positions = nn.Parameter(torch.randn(4, 6, 3))
+
+
+def test_experts_are_taken_with_a_matrix_each():
+    for where in (None, Experts):
+        report = register_all(Experts(), where)
+        assert {name: p.chunks for name, p in report.taken.items()} == {"gate_up_proj": 4, "down_proj": 4, "weight": 1}
+        assert report.passed_over["positions"] == ("no matrix" if where is None else "not chosen")
+
+
+def test_layers_in_plain_containers_are_named():
+    model = nn.Sequential(nn.Linear(2, 2, bias=False))
+    model.layers = [nn.Linear(2, 2), model[0]]
+    model[0].others = {"a": (nn.Linear(2, 2, bias=False),)}
+    report = register_all(model)
+    assert list(report.taken) == ["0.weight"]
+    assert report.passed_over == {
+        "layers[0].weight": "not registered with the model: in a list",
+        "layers[0].bias": "not registered with the model: in a list",
+        "0.others['a'][0].weight": "not registered with the model: in a tuple",
+    }
+
+
+class Wrapper(torch.Tensor):
+    """A tensor made of another, as quantized ones are."""
+
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=torch.float32)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Wrapper(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.detach.default:
+            return Wrapper(args[0].inner)
+        raise ValueError(f"no {function}")
+
+
+def test_quantized_weights_are_passed_over():
+    model = nn.ModuleList(nn.Linear(3, 3, bias=False) for _ in range(4))
+    model[0].weight = nn.Parameter(torch.ones(3, 3, dtype=torch.int8), requires_grad=False)
+    model[1].weight = nn.Parameter(torch.ones(3, 3).to(torch.float8_e4m3fn), requires_grad=False)
+    model[2].weight = nn.Parameter(Wrapper(torch.ones(3, 3, dtype=torch.int8)), requires_grad=False)
+    report = register_all(model)
+    assert list(report.taken) == ["3.weight"]
+    assert report.passed_over == {
+        "0.weight": "its dtype is int8",
+        "1.weight": "its dtype is float8_e4m3fn",
+        "2.weight": "it is a Wrapper",
+    }
+    for layer in model[:3]:
+        with pytest.raises((TypeError, ValueError), match=r"^tensor_name: "):
+            register_svd_parametrization(layer)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated:FutureWarning")
+def test_weights_under_hooks_are_passed_over():
+    model = nn.Sequential(
+        nn.utils.weight_norm(nn.Linear(3, 3)),
+        nn.utils.spectral_norm(nn.Linear(3, 3)),
+        nn.utils.prune.identity(nn.Linear(3, 3), "weight"),
+        nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)),
+    )
+    report = register_all(model)
+    assert report.taken == {}
+    assert "weight_norm" in report.passed_over["0.weight_v"]
+    assert "spectral_norm" in report.passed_over["1.weight_orig"]
+    assert "prune" in report.passed_over["2.weight_orig"]
+    assert report.passed_over["3.weight"] == "parametrized already"
