@@ -10,7 +10,8 @@ from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.together import together
 from spectral_param.registration.register import register_svd_parametrization, remove_svd_parametrization
-from spectral_param.registration.register_all import RegistrationReport, register_all
+from spectral_param.registration.register_all import register_all
+from spectral_param.registration.report import RegistrationReport
 from spectral_param.show_config import show_config
 from spectral_param.sigma import Band, Bounded, Fixed, Interval, Positive, SigmaMap, Unconstrained
 from spectral_param.spectrum.decomposition import SVD, inverse, pinv, solve, svd

@@ -96,7 +96,8 @@ def matrices_of(module: nn.Module, weight: Tensor, chunks: int = 1) -> Matrices:
         if chunks != 1:
             what = "a bilinear layer, whose outputs" if isinstance(module, nn.Bilinear) else "experts, which"
             raise ValueError(f"chunks: expected 1 for {what} have a matrix each, got {chunks}.")
-        return Matrices(shape, *shape)
+        count, p, q = shape
+        return Matrices(shape, count, p, q)
     raise ValueError(
         f"tensor_name: expected two dimensions in {type(module).__name__}, which torch.nn gives no more, got {shape}."
     )

@@ -1,6 +1,10 @@
 import copy
+import io
+import itertools
 import math
+import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +20,7 @@ from spectral_param import (
     svd_parametrizations,
 )
 from spectral_param.parametrization.blocks import blocks_of
+from spectral_param.registration import progress_line
 from spectral_param.registration.injection import sole_holder
 
 
@@ -217,12 +222,73 @@ def test_printing():
     ]
 
 
-def test_warnings_name_the_weight():
+def test_one_warning_names_the_weights_whose_sigma_moved():
     model = two_layers()
-    with pytest.warns(UserWarning, match=r"^\d\.weight: Band.*lie outside") as told:
-        register_all(model, sigma=Band(0.01, center=5.0))
-    assert [str(warning.message)[:9] for warning in told] == ["0.weight:", "2.weight:"]
-    assert all(warning.filename == __file__ for warning in told)
+    with pytest.warns(UserWarning, match="σ outside the range") as told:
+        report = register_all(model, sigma=Band(0.01, center=5.0))
+    [warning] = told
+    assert str(warning.message).startswith("0.weight, 2.weight: σ outside the range of Band(radius=0.01, center=5.0)")
+    assert warning.filename == __file__
+    assert all(change > 1 for change in report.changed.values())
+
+
+def test_one_warning_for_all_weights_that_few_reflectors_change():
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)), nn.Linear(8, 1))
+    before = [layer.weight.detach().clone() for layer in model]
+    with pytest.warns(UserWarning, match="too few reflectors") as told:
+        report = register_all(model, reflectors=2)
+    [warning] = told
+    most = max(report.changed, key=report.changed.get)
+    assert str(warning.message).startswith("0.weight, 1.weight, 2.weight, 3.weight and 2 more: too few reflectors")
+    assert f"{most} changes most, by {100 * report.changed[most]:.2g} %" in str(warning.message)
+    for i, (layer, weight) in enumerate(zip(model, before, strict=True)):
+        change = ((layer.weight - weight).norm() / weight.norm()).item()
+        assert report.changed[f"{i}.weight"] == pytest.approx(change, rel=1e-4, abs=1e-5)
+    lines = str(report).splitlines()
+    assert lines[1] == f"  0.weight: 8×8, reflectors=(2, 2), changed by {100 * report.changed['0.weight']:.2g} %"
+    assert lines[7] == "  6.weight: 1×8, reflectors=(1, 1)"
+
+
+def test_nothing_is_told_of_weights_that_stay_or_are_drawn():
+    for settings in ({}, {"init": "orthogonal", "reflectors": 1}):
+        report = register_all(two_layers(), **settings)  # a warning would be an error
+        assert not any("changed" in line for line in str(report).splitlines())
+    assert report.changed == {}
+    report = register_all(nn.Linear(2, 2, device="meta"))
+    assert report.changed == {}
+
+
+def test_a_weight_of_zeros_has_not_changed():
+    layer = nn.Linear(3, 3)
+    nn.init.zeros_(layer.weight)
+    assert register_all(layer).changed == {"weight": 0.0}
+
+
+def test_what_is_told_of_many_weights_is_told_once():
+    model = two_layers()
+    model(torch.randn(2, 4)).sum().backward()
+    with pytest.warns(UserWarning, match="the gradient") as told:
+        register_all(model)
+    assert [str(warning.message) for warning in told] == [
+        "0.weight, 2.weight: the gradient of the weight cannot be carried over to its factors."
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_line_on_the_terminal_comes_after_five_seconds_and_goes(monkeypatch):
+    clock = itertools.count(0, 3)
+    monkeypatch.setattr(progress_line, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("sys.stderr", Terminal())
+    register_all(nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))))
+    written = "registering 2/3 ..."
+    assert sys.stderr.getvalue() == f"\r{written}\r{written.replace('2', '3', 1)}\r{' ' * len(written)}\r"
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    register_all(nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))))
+    assert sys.stderr.getvalue() == ""
 
 
 # ------------------------------------------------------------------------------------------------------ all or nothing
@@ -266,7 +332,7 @@ def test_a_weight_that_fails_leaves_all_as_they_were():
 def test_a_warning_that_is_an_error_leaves_all_as_they_were():
     model = two_layers()
     before = snapshot(model)
-    with pytest.raises(UserWarning, match=r"^0\.weight: Band"):
+    with pytest.raises(UserWarning, match=r"^0\.weight, 2\.weight: σ outside"):
         register_all(model, sigma=Band(0.01, center=5.0))
     assert_unchanged(model, before)
 
@@ -331,6 +397,25 @@ def test_tied_weights_are_passed_over_whatever_where_says(where):
     assert report.passed_over["encoder.weight"] == "not chosen" if where is nn.Linear else "tied to decoder.weight"
     assert report.passed_over["decoder.weight"] == "not chosen" if where is nn.Embedding else "tied to encoder.weight"
     assert model.decoder.weight is model.encoder.weight is tied
+
+
+def test_where_chooses_beside_tied_weights():
+    model = LanguageModel()
+    assert list(register_all(model, lambda name, _: name == "hidden.weight").taken) == ["hidden.weight"]
+    assert model.decoder.weight is model.encoder.weight
+
+
+def test_weights_that_nobody_else_holds_are_not_searched_for(monkeypatch):
+    searches = []
+    search = sole_holder.gc.get_referrers
+    monkeypatch.setattr(sole_holder.gc, "get_referrers", lambda *objects: searches.append(objects) or search(*objects))
+    model = nn.Sequential(nn.Linear(4, 4), nn.Conv2d(2, 2, 2), nn.Embedding(5, 3), nn.GRU(2, 3))
+    assert len(register_all(model).taken) == 5
+    assert not searches
+    held = nn.Linear(4, 4)
+    weight = held.weight
+    register_all(held)
+    assert searches[0][0] is weight
 
 
 def test_a_weight_tied_to_one_outside_of_the_model_is_passed_over():
