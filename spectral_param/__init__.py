@@ -9,6 +9,7 @@ from spectral_param.optimizers import add_factors_, parameter_groups
 from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.together import together
+from spectral_param.registration.plain_state import load_plain_state_dict, plain_state_dict
 from spectral_param.registration.register import register_svd_parametrization, remove_svd_parametrization
 from spectral_param.registration.register_all import register_all
 from spectral_param.registration.report import RegistrationReport
@@ -46,9 +47,11 @@ __all__ = [
     "clip_singular_values_",
     "condition_number",
     "inverse",
+    "load_plain_state_dict",
     "log_abs_det",
     "parameter_groups",
     "pinv",
+    "plain_state_dict",
     "register_all",
     "register_svd_parametrization",
     "remove_svd_parametrization",

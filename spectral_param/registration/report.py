@@ -33,11 +33,11 @@ class RegistrationReport:
         lines = [f"registered {len(self.taken)}, passed over {len(self.passed_over)}"]
         for name, parametrization in self.taken.items():
             change = self.changed.get(name, 0.0)
-            told = f", changed by {_percent(change)}" if change > APPROXIMATE else ""
+            told = f", changed by {percent(change)}" if change > APPROXIMATE else ""
             lines.append(f"  {name}: {parametrization.extra_repr()}{told}")
         for reason in dict.fromkeys(self.passed_over.values()):
             names = [name for name, why in self.passed_over.items() if why == reason]
-            lines.append(f"  passed over, {reason}: {_some(names)}")
+            lines.append(f"  passed over, {reason}: {some_of(names)}")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -62,22 +62,23 @@ def warn_of_changes(
     few, moved = (weights.pop((kind, ""), []) for kind in (TooFewReflectors, SigmaMoved))
     causes = []
     if few:
-        causes.append(f"{_some(few)}: too few reflectors to meet the weight, as all of them would.")
+        causes.append(f"{some_of(few)}: too few reflectors to meet the weight, as all of them would.")
     if moved:
-        causes.append(f"{_some(moved)}: σ outside the range of {sigma} start inside it.")
+        causes.append(f"{some_of(moved)}: σ outside the range of {sigma} start inside it.")
     if causes:
         most = max({*few, *moved}, key=lambda name: changed.get(name, 0.0))
-        causes.append(f"{most} changes most, by {_percent(changed[most])}; the report names the others.")
+        causes.append(f"{most} changes most, by {percent(changed[most])}; the report names the others.")
         warn(f'{" ".join(causes)} To begin with weights drawn anew: init="orthogonal".')
     for (category, message), names in weights.items():
-        warn(f"{_some(names)}: {message}", category)
+        warn(f"{some_of(names)}: {message}", category)
 
 
-def _percent(change: float) -> str:
-    """Two digits: 0.12 %, 9.4 %, 94 %."""
+def percent(change: float) -> str:
+    """A part of one in per cent, with two digits: 0.12 %, 9.4 %, 94 %."""
     return f"{100 * change:.2g} %" if change < 0.995 else f"{100 * change:.0f} %"
 
 
-def _some(names: Sequence[str]) -> str:
+def some_of(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"
