@@ -13,6 +13,7 @@ from spectral_param.registration.plain_state import load_plain_state_dict, plain
 from spectral_param.registration.register import register_svd_parametrization, remove_svd_parametrization
 from spectral_param.registration.register_all import register_all
 from spectral_param.registration.report import RegistrationReport
+from spectral_param.registration.safe_globals import safe_globals
 from spectral_param.show_config import show_config
 from spectral_param.sigma import Band, Bounded, Fixed, Interval, Positive, SigmaMap, Unconstrained
 from spectral_param.spectrum.decomposition import SVD, inverse, pinv, solve, svd
@@ -56,6 +57,7 @@ __all__ = [
     "register_svd_parametrization",
     "remove_svd_parametrization",
     "renormalize_reflectors_",
+    "safe_globals",
     "show_config",
     "singular_values",
     "solve",
