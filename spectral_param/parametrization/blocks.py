@@ -47,12 +47,12 @@ class Matrices:
         return weight.reshape(self.count, self.p, self.q)
 
     def to_weight(self, matrices: Tensor) -> Tensor:
-        """(count, p, q), or (p, q) where there is one, as the weight."""
+        """(count, p, q), or (p, q) where there is one, as the weight, with the strides of a plain one."""
         if not self.input_first:
             return matrices.reshape(self.weight_shape)
         first, *rest = self.weight_shape
         blocks = matrices.reshape(self.count, rest[0], first // self.count, *rest[1:])
-        return blocks.transpose(1, 2).reshape(self.weight_shape)
+        return blocks.transpose(1, 2).reshape(self.weight_shape).contiguous()
 
 
 def matrices_of(module: nn.Module, weight: Tensor, chunks: int = 1) -> Matrices:

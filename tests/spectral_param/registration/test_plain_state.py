@@ -60,6 +60,16 @@ def test_what_is_shared_is_one_tensor_and_nothing_of_the_model_changes():
         assert torch.equal(parameters[name][1], parameter)
 
 
+def test_weights_stand_in_memory_as_plain_ones_do():
+    model = nn.Sequential(nn.Linear(4, 2), nn.ConvTranspose2d(2, 4, 3), nn.Conv2d(2, 4, 3))
+    model[2].to(memory_format=torch.channels_last)
+    before = {key: value.stride() for key, value in model.state_dict().items()}
+    register_all(model)
+    assert {key: value.stride() for key, value in plain_state_dict(model).items()} == before
+    folded = remove_svd_parametrization(model).state_dict()
+    assert {key: value.stride() for key, value in folded.items()} == before
+
+
 def test_a_model_without_registered_weights_gives_its_own_state():
     model = Own()
     state = plain_state_dict(model)
