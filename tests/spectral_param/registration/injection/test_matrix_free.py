@@ -150,3 +150,18 @@ def test_recurrence_chooses_by_size(built):
     SpectralRNN(1, 64, reflectors=9)(torch.randn(3, 2, 1))
     SpectralRNN(1, 64, reflectors=8).double()(torch.randn(0, 2, 1).double())
     assert len(built) == 2
+
+
+def test_weights_handed_out_elsewhere_do_not_compile_a_layer_again():
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    layer, other = (register_svd_parametrization(nn.Linear(4, 4)) for _ in range(2))
+    third = register_svd_parametrization(nn.Linear(4, 4))
+    held = [other.weight]
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(layer, fullgraph=True, backend=counter)
+    for _ in range(2):
+        compiled(torch.randn(2, 4))
+        held.append(third.weight)
+    assert counter.frame_count == 1
