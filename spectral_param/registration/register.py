@@ -86,6 +86,34 @@ def register_svd_parametrization(
         >>> singular_values(lstm, "weight_hh_l0").shape
         torch.Size([4, 16])
     """
+    replace_weight(
+        module,
+        tensor_name,
+        reflectors=reflectors,
+        sigma=sigma,
+        chunks=chunks,
+        init=init,
+        train=train,
+        matrix_free=matrix_free,
+    )
+    return module
+
+
+def replace_weight(
+    module: nn.Module,
+    tensor_name: str,
+    *,
+    reflectors: int | tuple[int, int] | None = None,
+    sigma: SigmaMap | None = None,
+    chunks: int = 1,
+    init: str = "weight",
+    train: str = "all",
+    matrix_free: bool | None = None,
+) -> nn.Parameter:
+    """Does what :func:`register_svd_parametrization` does, and hands over the weight that was there.
+
+    A caller that held it beforehand would look like somebody else, for whom all objects are searched.
+    """
     weight = _parameter(module, tensor_name)
     chunks = _integer("chunks", chunks, "an integer")
     matrices = matrices_of(module, weight, chunks)
@@ -116,7 +144,7 @@ def register_svd_parametrization(
         start = parametrization.starting_factors(weight.clone() if weight.is_inference() else weight)
         install(module, tensor_name, parametrization, start)
     parametrization.freeze_all_but_(train)
-    return module
+    return weight
 
 
 def remove_svd_parametrization(

@@ -14,7 +14,7 @@ from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.choosing import Place, Where, choose
 from spectral_param.registration.injection.install import put_back
-from spectral_param.registration.register import register_svd_parametrization
+from spectral_param.registration.register import replace_weight
 from spectral_param.sigma import SigmaMap
 
 _NAMED = 4  # names given for each reason when a report is printed
@@ -110,14 +110,11 @@ def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]
     before = []
     try:
         for place in chosen:
-            weight = place.weight
             chunks = blocks_of(place.module, place.tensor_name)
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
                 counts = _at_most(reflectors, place, chunks)
-                register_svd_parametrization(
-                    place.module, place.tensor_name, reflectors=counts, chunks=chunks, **settings
-                )
+                weight = replace_weight(place.module, place.tensor_name, reflectors=counts, chunks=chunks, **settings)
             parametrization = SVDParametrization.alone_on(place.module, place.tensor_name)
             if parametrization is not None:
                 parametrization.name = place.name

@@ -21,7 +21,8 @@ def check_sole_holder(module: nn.Module, tensor_name: str) -> None:
         tensor_name: the parameter's name.
     """
     weight = module._parameters[tensor_name]
-    if sys.getrefcount(weight) <= _ALONE:  # which spares a search among all objects
+    again = vars(module).get("_flat_weights", ())  # where recurrent modules have theirs too
+    if sys.getrefcount(weight) <= _ALONE + sum(w is weight for w in again):  # which spares a search among all objects
         return
     assert weight is not None
     owner = type(module).__name__
