@@ -61,3 +61,10 @@ def test_gradients(p, q):
 
     assert torch.autograd.gradcheck(weight, (u, sigma, v))
     assert torch.autograd.gradgradcheck(weight, (u, sigma, v))
+
+
+def test_a_weight_lies_row_by_row_in_memory_without_a_side_too():
+    sigma, reflectors = torch.randn(4, dtype=torch.float64), torch.randn(6, 2, dtype=torch.float64)
+    for u, v in ((None, reflectors), (reflectors, None), (reflectors, reflectors)):
+        p, q = (4 if side is None else 6 for side in (u, v))
+        assert svd_weight(u, sigma, v, p, q).is_contiguous()
