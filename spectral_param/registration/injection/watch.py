@@ -74,10 +74,13 @@ def tell_of_writes(module: Any) -> None:
 
 def is_of_another(weight: Tensor, parametrization_list: nn.Module) -> bool:
     """Whether a tensor is a weight that another registered module has handed out."""
-    for other, weights in handed_out.items():
-        if other is not parametrization_list and any(one.weight is weight for one in weights):
-            return True
-    return False
+    others = [reference() for reference in handed_out.keyrefs()]  # a copy at once: other threads may hand out
+    return any(
+        one.weight is weight
+        for other in others
+        if other is not None and other is not parametrization_list
+        for one in handed_out.get(other, ())
+    )
 
 
 def _tell(held: nn.Module, tensor_name: str) -> None:
@@ -94,7 +97,10 @@ def _tell(held: nn.Module, tensor_name: str) -> None:
 
 
 def _before_a_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    for held in list(handed_out):
+    for reference in handed_out.keyrefs():  # a copy at once: other threads may hand out
+        held = reference()
+        if held is None:
+            continue
         first = held._modules["0"]
         _tell(held, first.name.rpartition(".")[2] if isinstance(first, SVDParametrization) else "weight")
 
