@@ -20,7 +20,7 @@ from spectral_param.parametrization.factors import layout_of
 from spectral_param.parametrization.starting import check_weight, drawn, fitted
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.sizes import Sizes
-from spectral_param.torch_state.modes import is_lowered, traced_or_transformed
+from spectral_param.torch_state.modes import has_numbers, is_lowered, traced_or_transformed
 from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.shards import whole, write_
 
@@ -182,6 +182,8 @@ class SVDParametrization(nn.Module):
         if self._start is not None:
             return self._start
         check_weight(weight, self.matrices.weight_shape)
+        if not has_numbers(weight):  # shapes alone, for a checkpoint or reset_parameters to fill
+            return self.layout.empty(self._trained_dtype, weight.device)
         return self._pack(fitted(self.matrices.of(weight.detach()), self.sizes, self.sigma_map), like=weight)
 
     def start_at(self, factors: list[Tensor] | None) -> None:
@@ -190,9 +192,7 @@ class SVDParametrization(nn.Module):
 
     def starting_factors(self, weight: Tensor) -> list[Tensor]:
         """The trained tensors at registration: those of ``weight``, or random U and V around the map's start."""
-        if weight.is_meta:  # shapes alone, for a checkpoint or reset_parameters to fill
-            return self.layout.empty(self._trained_dtype, weight.device)
-        if self.init == "weight":
+        if self.init == "weight" or not has_numbers(weight):
             return self.right_inverse(weight)
         return self._pack(drawn(self.chunks, self.sizes, self.sigma_map), like=weight)
 

@@ -71,7 +71,7 @@ def tell_of_writes(module: Any) -> None:
     """Warns, once for each, of weights of a module that were changed after they were handed out."""
     if handed_out:
         for held in module._modules["parametrizations"]._modules.values():
-            _tell(held)
+            tell(held)
 
 
 def is_of_another(weight: Tensor, parametrization_list: nn.Module) -> bool:
@@ -85,11 +85,12 @@ def is_of_another(weight: Tensor, parametrization_list: nn.Module) -> bool:
     )
 
 
-def _tell(held: nn.Module) -> None:
-    watched = handed_out.pop(held, [])
+def tell(parametrization_list: nn.Module) -> None:
+    """Warns if a weight was changed after it was handed out; lets go of those that nobody holds."""
+    watched = handed_out.pop(parametrization_list, [])
     change = next(filter(None, [one.change for one in watched]), "")
     if change:
-        name = name_of(held)
+        name = name_of(parametrization_list)
         owner, _, tensor_name = name.rpartition(".")
         says = change.format(
             no_effect="which has no effect on a weight in SVD form",
@@ -98,14 +99,14 @@ def _tell(held: nn.Module) -> None:
         )
         warn(f"{name}: {says}")
     elif still_held := [one for one in watched if one.is_held]:
-        handed_out[held] = still_held
+        handed_out[parametrization_list] = still_held
 
 
 def _before_a_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     for reference in handed_out.keyrefs():  # a copy at once: other threads may hand out
         held = reference()
         if held is not None:
-            _tell(held)
+            tell(held)
 
 
 register_optimizer_step_pre_hook(_before_a_step)
