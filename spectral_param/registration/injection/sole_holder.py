@@ -45,7 +45,7 @@ def check_not_wrapped(module: nn.Module, tensor_name: str, parametrization_list:
         tensor_name: the weight.
         parametrization_list: what has its factors.
     """
-    own = parametrization_list._parameters
+    own: dict[str, Any] = parametrization_list._parameters
     held = [own[name] for name in own if own[name] is not None and _others(own, name)]
     if held and _is_wrapped(*held):
         raise ValueError(
