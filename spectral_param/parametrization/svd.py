@@ -42,7 +42,6 @@ class SVDParametrization(nn.Module):
         dtype: of W.
         matrix_free: whether an ``nn.Linear`` is applied without building W; ``None``: where that is less work.
         channels_last: whether a convolution's kernel has its channels last in memory.
-        name: what the weight is called in warnings.
         layout: which trained tensors there are.
         parametrization_list: what stands in the module and has the trained tensors; set by :meth:`attach`.
         parameter_order: the names of the module's parameters before any of them was registered; set there too.
@@ -66,7 +65,6 @@ class SVDParametrization(nn.Module):
         dtype: torch.dtype,
         matrix_free: bool | None = None,
         channels_last: bool = False,
-        name: str = "weight",
     ) -> None:
         super().__init__()
         self.matrices = matrices
@@ -76,7 +74,6 @@ class SVDParametrization(nn.Module):
         self.dtype = dtype
         self.matrix_free = matrix_free
         self.channels_last = channels_last
-        self.name = name
         self.layout = layout_of(self.sizes, matrices.count, sigma_map.trained)
         self.parameter_order: tuple[str, ...] = ()
         self._held_in: tuple[ParametrizationList, ...] = ()  # in a tuple, since it stands above this module

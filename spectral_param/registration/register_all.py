@@ -115,9 +115,6 @@ def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]
                 warnings.simplefilter("always")
                 counts = _at_most(reflectors, place, chunks)
                 weight = replace_weight(place.module, place.tensor_name, reflectors=counts, chunks=chunks, **settings)
-            parametrization = SVDParametrization.alone_on(place.module, place.tensor_name)
-            if parametrization is not None:
-                parametrization.name = place.name
             before.append((place, weight))
             for warning in told:
                 warnings.warn(f"{place.name}: {warning.message}", warning.category, stacklevel=3)

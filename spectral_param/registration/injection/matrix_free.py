@@ -132,7 +132,11 @@ def _applied(
 def _somebody_wants_the_weight(p: SVDParametrization) -> bool:
     """Whether W is kept for others, or its making is listened to, also by a forward put in the place of torch's."""
     held = p.parametrization_list
-    return keeps(p) or parametrize._cache_enabled > 0 or is_listened_to(held, p) or "forward" in held.__dict__
+    return keeps(p) or parametrize._cache_enabled > 0 or is_listened_to(held, p) or _has_own_forward(held, p)
+
+
+def _has_own_forward(*modules: nn.Module) -> bool:
+    return any("forward" in module.__dict__ for module in modules)
 
 
 def _is_plain(p: SVDParametrization, factor: Tensor, input: Tensor) -> bool:
