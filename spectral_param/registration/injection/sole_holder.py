@@ -46,7 +46,7 @@ def check_not_wrapped(module: nn.Module, tensor_name: str, parametrization_list:
         parametrization_list: what has its factors.
     """
     own = parametrization_list._parameters
-    held = [own[name] for name in own if own[name] is not None and _others(own, name)]
+    held = [factor for name in own if _others(own, name) > 0 and (factor := own[name]) is not None]
     if held and _is_wrapped(*held):
         raise ValueError(
             f"module: {tensor_name!r} of {type(module).__bases__[0].__name__} is wrapped in DistributedDataParallel, "
