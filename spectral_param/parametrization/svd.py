@@ -145,9 +145,12 @@ class SVDParametrization(nn.Module):
         w = build(way, *self._wide(u, raw, v, way), self._kept)
         half = raw.dtype.itemsize < 4  # a strategy of mixed precision hands factors in its own dtype
         w = w.to(raw.dtype if half else self.dtype)
-        if w.shape != self.matrices.weight_shape:
-            w = self.matrices.to_weight(w)
-        return w.contiguous(memory_format=CHANNELS_LAST[w.dim()]) if self.channels_last else w
+        return self.as_weight(w)
+
+    def as_weight(self, matrices: Tensor) -> Tensor:
+        """(chunks, p, q), or (p, q) where there is one, in the shape and the memory format of the weight."""
+        w = matrices if matrices.shape == self.matrices.weight_shape else self.matrices.to_weight(matrices)
+        return w.clone(memory_format=CHANNELS_LAST[w.dim()]) if self.channels_last else w.contiguous()
 
     def product(self, x: Tensor, way: Way, bias: Tensor | None = None) -> Tensor:
         """``x Wᵀ + b``, (N, chunks · p) for rows x (N, q), without building W; in float32 or float64."""
@@ -316,7 +319,7 @@ class SVDParametrization(nn.Module):
         super()._apply(fn, recurse)
         weight = torch.empty((2,) * len(self.matrices.weight_shape), dtype=self.dtype)
         if self.channels_last:
-            weight = weight.contiguous(memory_format=CHANNELS_LAST[weight.dim()])
+            weight = weight.to(memory_format=CHANNELS_LAST[weight.dim()])
         weight = fn(weight)
         self.dtype, self.channels_last = weight.dtype, has_channels_last(weight)
         return self

@@ -139,7 +139,7 @@ def _built(model: nn.Module) -> dict[int, _Kept]:
             flat = [factor for one in group for factor in one.factors]
             weights = _Together.apply(first.sizes, first.sigma_map, way, *flat)
             for (p, _), weight in zip(group, weights, strict=True):
-                store[id(p)].weights[torch.is_grad_enabled()] = p.matrices.to_weight(weight).to(p.dtype)
+                store[id(p)].weights[torch.is_grad_enabled()] = p.as_weight(weight.to(p.dtype))
     return store
 
 
