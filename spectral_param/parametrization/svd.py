@@ -42,7 +42,6 @@ class SVDParametrization(nn.Module):
         dtype: of W.
         matrix_free: whether an ``nn.Linear`` is applied without building W; ``None``: where that is less work.
         channels_last: whether a convolution's kernel has its channels last in memory.
-        name: what the weight is called in warnings.
         layout: which trained tensors there are.
         parametrization_list: what stands in the module and has the trained tensors; set by :meth:`attach`.
         parameter_order: the names of the module's parameters before any of them was registered; set there too.
@@ -66,7 +65,6 @@ class SVDParametrization(nn.Module):
         dtype: torch.dtype,
         matrix_free: bool | None = None,
         channels_last: bool = False,
-        name: str = "weight",
     ) -> None:
         super().__init__()
         self.matrices = matrices
@@ -76,7 +74,6 @@ class SVDParametrization(nn.Module):
         self.dtype = dtype
         self.matrix_free = matrix_free
         self.channels_last = channels_last
-        self.name = name
         self.layout = layout_of(self.sizes, matrices.count, sigma_map.trained)
         self.parameter_order: tuple[str, ...] = ()
         self._held_in: tuple[ParametrizationList, ...] = ()  # in a tuple, since it stands above this module
@@ -148,9 +145,12 @@ class SVDParametrization(nn.Module):
         w = build(way, *self._wide(u, raw, v, way), self._kept)
         half = raw.dtype.itemsize < 4  # a strategy of mixed precision hands factors in its own dtype
         w = w.to(raw.dtype if half else self.dtype)
-        if w.shape != self.matrices.weight_shape:
-            w = self.matrices.to_weight(w)
-        return w.contiguous(memory_format=CHANNELS_LAST[w.dim()]) if self.channels_last else w
+        return self.as_weight(w)
+
+    def as_weight(self, matrices: Tensor) -> Tensor:
+        """(chunks, p, q), or (p, q) where there is one, in the shape and the memory format of the weight."""
+        w = matrices if matrices.shape == self.matrices.weight_shape else self.matrices.to_weight(matrices)
+        return w.clone(memory_format=CHANNELS_LAST[w.dim()]) if self.channels_last else w.contiguous()
 
     def product(self, x: Tensor, way: Way, bias: Tensor | None = None) -> Tensor:
         """``x Wᵀ + b``, (N, chunks · p) for rows x (N, q), without building W; in float32 or float64."""
@@ -319,7 +319,7 @@ class SVDParametrization(nn.Module):
         super()._apply(fn, recurse)
         weight = torch.empty((2,) * len(self.matrices.weight_shape), dtype=self.dtype)
         if self.channels_last:
-            weight = weight.contiguous(memory_format=CHANNELS_LAST[weight.dim()])
+            weight = weight.to(memory_format=CHANNELS_LAST[weight.dim()])
         weight = fn(weight)
         self.dtype, self.channels_last = weight.dtype, has_channels_last(weight)
         return self

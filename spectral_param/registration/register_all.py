@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from torch import nn
@@ -115,9 +116,6 @@ def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]
                 warnings.simplefilter("always")
                 counts = _at_most(reflectors, place, chunks)
                 weight = replace_weight(place.module, place.tensor_name, reflectors=counts, chunks=chunks, **settings)
-            parametrization = SVDParametrization.alone_on(place.module, place.tensor_name)
-            if parametrization is not None:
-                parametrization.name = place.name
             before.append((place, weight))
             for warning in told:
                 warnings.warn(f"{place.name}: {warning.message}", warning.category, stacklevel=3)
@@ -131,12 +129,12 @@ def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]
 
 def _at_most(reflectors: Any, place: Place, chunks: int) -> Any:
     """The reflectors asked for, or as many as the weight can have; what is no count is left to be refused."""
-    counts = (reflectors,) if isinstance(reflectors, int) else reflectors
-    if not isinstance(counts, (list, tuple)) or not all(isinstance(m, int) for m in counts):
+    counts = (reflectors,) if isinstance(reflectors, Integral) else reflectors
+    if not isinstance(counts, (list, tuple)) or not all(isinstance(m, Integral) for m in counts):
         return reflectors
     weight = place.weight
     if isinstance(weight, nn.parameter.UninitializedParameter):
         return reflectors
     matrices = matrices_of(place.module, weight, chunks)
     capped = tuple(min(m, matrices.p, matrices.q) for m in counts)
-    return capped[0] if isinstance(reflectors, int) else capped
+    return capped[0] if isinstance(reflectors, Integral) else capped

@@ -45,8 +45,8 @@ def check_not_wrapped(module: nn.Module, tensor_name: str, parametrization_list:
         tensor_name: the weight.
         parametrization_list: what has its factors.
     """
-    own: dict[str, Any] = parametrization_list._parameters
-    held = [own[name] for name in own if own[name] is not None and _others(own, name)]
+    own = parametrization_list._parameters
+    held = [factor for name in own if _others(own, name) > 0 and (factor := own[name]) is not None]
     if held and _is_wrapped(*held):
         raise ValueError(
             f"module: {tensor_name!r} of {type(module).__bases__[0].__name__} is wrapped in DistributedDataParallel, "

@@ -178,3 +178,24 @@ def test_inference_mode():
     with torch.inference_mode(), together(model):
         y = model(x)
     torch.testing.assert_close(y, model(x))
+
+
+def test_maps_that_differ_in_a_number_alone_build_their_own_weights():
+    """A band around 1 and one around 4 are of one class, and no more."""
+    near, far = network(2, reflectors=2, sigma=Band(0.1)), network(2, reflectors=2, sigma=Band(0.1, center=4.0))
+    with together(model := nn.Sequential(*near, *far)):
+        for layer, center in ((near[0], 1.0), (near[2], 1.0), (far[0], 4.0), (far[2], 4.0)):
+            values = torch.linalg.svdvals(layer.weight)
+            torch.testing.assert_close(values, torch.full_like(values, center))
+    x = torch.randn(3, 6, dtype=torch.float64)
+    torch.testing.assert_close(outcome(model, x, around=True), outcome(model, x, around=False))
+
+
+@pytest.mark.parametrize("frozen", [0, 2, 4])  # whichever comes first
+def test_freezing_a_part_of_one_layer_freezes_no_other(frozen):
+    model, x = network(3, reflectors=2), torch.randn(3, 6, dtype=torch.float64)
+    model[frozen].parametrizations.weight[0].raw_sigma.requires_grad_(False)
+    _, got = outcome(model, x, around=True)
+    _, want = outcome(model, x, around=False)
+    assert [g is None for g in got].count(True) == 1
+    torch.testing.assert_close(got, want)

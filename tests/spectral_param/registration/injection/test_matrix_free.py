@@ -150,3 +150,29 @@ def test_recurrence_chooses_by_size(built):
     SpectralRNN(1, 64, reflectors=9)(torch.randn(3, 2, 1))
     SpectralRNN(1, 64, reflectors=8).double()(torch.randn(0, 2, 1).double())
     assert len(built) == 2
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # a list of parametrizations takes no tensors
+@pytest.mark.parametrize("place", ["list", "parametrization"])
+@pytest.mark.parametrize(
+    "hook", ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook", "module_forward_hook"]
+)
+def test_whoever_listens_is_heard(built, place, hook):
+    layer, x, heard = linear(True), torch.randn(2, 24), []
+    want = layer(x)
+    assert not built
+    held = layer.parametrizations.weight
+    module = held if place == "list" else held[0]
+
+    def listen(caller, *_):
+        heard.extend([caller] if caller is module else [])
+
+    if hook == "module_forward_hook":  # of all modules
+        handle = nn.modules.module.register_module_forward_hook(listen)
+    else:
+        handle = getattr(module, f"register_{hook}")(listen)
+    got = layer(x)
+    got.sum().backward()
+    handle.remove()
+    torch.testing.assert_close(got, want)
+    assert heard == [module]
