@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.registration.injection.install import successor
+from spectral_param.registration.injection.successors import successor
 
 
 def parameter_groups(

@@ -21,7 +21,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 
 
-def normalised(model: str) -> dict[str, Any]:
+def normalized(model: str) -> dict[str, Any]:
     """Returns what gives the Trainer of a model with reflectors these unit length after each step.
 
     So does the paper's released code; a step of Adam turns a short reflector further.

@@ -72,13 +72,18 @@ class _ThinProduct(torch.autograd.Function):
         if must_run_again():
             return tuple(gradients_by_running_again(_plain, (x, sigma, left, right, bias), needs, (grad,)))
 
+        # x: (N, q)
+        # grad: (N, p)
+        # left: (p, r), L
+        # right: (q, r), R
+        # inner: (N, r), x R
         k = sigma.shape[0]
-        outer = grad @ left
-        d_sigma = (grad[:, :k] * x[:, :k]).sum(0) if needs[1] else None
+        outer = grad @ left  # (N, r)
+        d_sigma = (grad[:, :k] * x[:, :k]).sum(0) if needs[1] else None  # (k,)
         return (
-            _scaled(grad, sigma, x.shape[1]).addmm_(outer, right.mT, alpha=-1) if needs[0] else None,
+            _scaled(grad, sigma, x.shape[1]).addmm_(outer, right.mT, alpha=-1) if needs[0] else None,  # (N, q)
             d_sigma,
-            (inner.mT @ grad).neg_().mT if needs[2] else None,  # in this order faster than its transpose
-            (outer.mT @ x).neg_().mT if needs[3] else None,
-            grad.sum(0) if needs[4] else None,
+            (inner.mT @ grad).neg_().mT if needs[2] else None,  # (p, r); in this order faster than its transpose
+            (outer.mT @ x).neg_().mT if needs[3] else None,  # (q, r)
+            grad.sum(0) if needs[4] else None,  # (p,)
         )

@@ -203,8 +203,8 @@ class SpectralRNN(nn.Module):
 
     def extra_repr(self) -> str:
         """Sizes and what departs from the defaults, for printing."""
-        said = f"{self.input_size}, {self.hidden_size}, nonlinearity={self.nonlinearity!r}"
+        text = f"{self.input_size}, {self.hidden_size}, nonlinearity={self.nonlinearity!r}"
         for name, default in (("num_layers", 1), ("bias", True), ("batch_first", False), ("dropout", 0.0)):
             value = getattr(self, name)
-            said += "" if value == default else f", {name}={value}"
-        return said
+            text += "" if value == default else f", {name}={value}"
+        return text

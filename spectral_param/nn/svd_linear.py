@@ -88,9 +88,9 @@ class SVDLinear(nn.Linear):
 
         Args:
             linear: any ``nn.Linear``, which stays as it is.
-            reflectors: as for the class.
-            sigma: as for the class.
-            train: as for the class.
+            reflectors: how many turn U and V; ``None``: all, which is exact.
+            sigma: σ map; ``None``: :class:`~spectral_param.Unconstrained`.
+            train: ``"all"``, ``"sigma"`` or ``"reflectors"``.
 
         Returns:
             The layer, on the device and in the dtype of ``linear``, trained and frozen where it is.

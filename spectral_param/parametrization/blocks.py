@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -16,6 +17,8 @@ GATES: tuple[tuple[tuple[type[nn.Module], ...], tuple[str, ...], str], ...] = (
     ((nn.MultiheadAttention,), ("in_proj_weight",), "qkv"),
 )
 """What torch stacks along dim 0: kinds of modules, how the names of such weights begin, a letter for each part."""
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""Memory formats by the dimensions of a kernel."""
 
 
 @dataclass(frozen=True)
@@ -125,3 +128,21 @@ def blocks_of(module: nn.Module, tensor_name: str) -> int:
     if isinstance(module, (*CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS)) and tensor_name == "weight":
         return module.groups
     return len(gate_names(module, tensor_name)) or 1
+
+
+def has_channels_last(weight: Tensor) -> bool:
+    """Whether a kernel has its channels last in memory.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.parametrization.blocks import has_channels_last
+        >>> has_channels_last(torch.empty(2, 3, 4, 4).to(memory_format=torch.channels_last))
+        True
+        >>> has_channels_last(torch.empty(2, 3, 1, 1)), has_channels_last(torch.empty(2, 3, 4, 4))
+        (False, False)
+    """
+    format = CHANNELS_LAST.get(weight.dim())
+    if format is None or not weight.is_contiguous(memory_format=format):
+        return False
+    # a kernel of 1×1 is contiguous either way, and convolutions go by its strides
+    return weight.stride() != torch.empty(weight.shape, device="meta").stride()

@@ -15,17 +15,14 @@ from spectral_param.functional.frozen import FrozenProduct
 from spectral_param.functional.low_rank import low_rank_factors
 from spectral_param.functional.reflectors import normalized, pack
 from spectral_param.functional.ways import Kept, Way, apply, build, way_to_build
-from spectral_param.parametrization.blocks import Matrices
+from spectral_param.parametrization.blocks import CHANNELS_LAST, Matrices, has_channels_last
 from spectral_param.parametrization.factors import layout_of
-from spectral_param.parametrization.mismatch import warn_of_differences
+from spectral_param.parametrization.starting import check_weight, drawn, fitted
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.sizes import Sizes
 from spectral_param.torch_state.modes import is_lowered, traced_or_transformed
 from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.shards import whole, write_
-
-CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-"""Memory formats by the dimensions of a kernel."""
 
 
 class SVDParametrization(nn.Module):
@@ -45,7 +42,6 @@ class SVDParametrization(nn.Module):
         dtype: of W.
         matrix_free: whether an ``nn.Linear`` is applied without building W; ``None``: where that is less work.
         channels_last: whether a convolution's kernel has its channels last in memory.
-        name: what the weight is called in warnings.
         layout: which trained tensors there are.
         parametrization_list: what stands in the module and has the trained tensors; set by :meth:`attach`.
         parameter_order: the names of the module's parameters before any of them was registered; set there too.
@@ -69,7 +65,6 @@ class SVDParametrization(nn.Module):
         dtype: torch.dtype,
         matrix_free: bool | None = None,
         channels_last: bool = False,
-        name: str = "weight",
     ) -> None:
         super().__init__()
         self.matrices = matrices
@@ -79,7 +74,6 @@ class SVDParametrization(nn.Module):
         self.dtype = dtype
         self.matrix_free = matrix_free
         self.channels_last = channels_last
-        self.name = name
         self.layout = layout_of(self.sizes, matrices.count, sigma_map.trained)
         self.parameter_order: tuple[str, ...] = ()
         self._held_in: tuple[ParametrizationList, ...] = ()  # in a tuple, since it stands above this module
@@ -151,9 +145,12 @@ class SVDParametrization(nn.Module):
         w = build(way, *self._wide(u, raw, v, way), self._kept)
         half = raw.dtype.itemsize < 4  # a strategy of mixed precision hands factors in its own dtype
         w = w.to(raw.dtype if half else self.dtype)
-        if w.shape != self.matrices.weight_shape:
-            w = self.matrices.to_weight(w)
-        return w.contiguous(memory_format=CHANNELS_LAST[w.dim()]) if self.channels_last else w
+        return self.as_weight(w)
+
+    def as_weight(self, matrices: Tensor) -> Tensor:
+        """(chunks, p, q), or (p, q) where there is one, in the shape and the memory format of the weight."""
+        w = matrices if matrices.shape == self.matrices.weight_shape else self.matrices.to_weight(matrices)
+        return w.clone(memory_format=CHANNELS_LAST[w.dim()]) if self.channels_last else w.contiguous()
 
     def product(self, x: Tensor, way: Way, bias: Tensor | None = None) -> Tensor:
         """``x Wᵀ + b``, (N, chunks · p) for rows x (N, q), without building W; in float32 or float64."""
@@ -184,11 +181,8 @@ class SVDParametrization(nn.Module):
         """
         if self._start is not None:
             return self._start
-        self.check_weight(weight)
-        blocks = self.matrices.of(weight.detach())
-        factors = _stack([fitting.fit(block, *self.reflectors) for block in blocks])
-        warn_of_differences(blocks, factors, self.sizes, self.sigma_map)
-        return self._pack(factors, like=weight)
+        check_weight(weight, self.matrices.weight_shape)
+        return self._pack(fitted(self.matrices.of(weight.detach()), self.sizes, self.sigma_map), like=weight)
 
     def start_at(self, factors: list[Tensor] | None) -> None:
         """Has :meth:`right_inverse` answer these in place of a fit, until ``None`` is given."""
@@ -200,20 +194,7 @@ class SVDParametrization(nn.Module):
             return self.layout.empty(self._trained_dtype, weight.device)
         if self.init == "weight":
             return self.right_inverse(weight)
-        start = torch.as_tensor(self.sigma_map.start, dtype=torch.float64, device="cpu")
-        levels = start.expand(self.chunks, min(self.shape))
-        blocks = [fitting.draw(*self.shape, *self.reflectors, sigma=level) for level in levels]
-        return self._pack(_stack(blocks), like=weight)
-
-    def check_weight(self, weight: Tensor) -> None:
-        """Raises ``ValueError`` for a weight of another shape, or with NaN or infinity in it."""
-        expected = self.matrices.weight_shape
-        if tuple(weight.shape) != expected:
-            raise ValueError(f"weight: expected shape {expected}, got {tuple(weight.shape)}.")
-        if not weight.dtype.is_floating_point:
-            raise TypeError(f"weight: expected a real floating dtype, got {weight.dtype}.")
-        if not torch.isfinite(weight).all():
-            raise ValueError("weight: expected finite values, got NaN or infinity.")
+        return self._pack(drawn(self.chunks, self.sizes, self.sigma_map), like=weight)
 
     # -------------------------------------------------------------------------------------------------------- reading
 
@@ -338,7 +319,7 @@ class SVDParametrization(nn.Module):
         super()._apply(fn, recurse)
         weight = torch.empty((2,) * len(self.matrices.weight_shape), dtype=self.dtype)
         if self.channels_last:
-            weight = weight.contiguous(memory_format=CHANNELS_LAST[weight.dim()])
+            weight = weight.to(memory_format=CHANNELS_LAST[weight.dim()])
         weight = fn(weight)
         self.dtype, self.channels_last = weight.dtype, has_channels_last(weight)
         return self
@@ -348,21 +329,3 @@ class SVDParametrization(nn.Module):
         (p, q), (m1, m2) = self.shape, self.reflectors
         blocks = f"{self.chunks} × " if self.chunks > 1 else ""
         return f"{blocks}{p}×{q}, reflectors=({m1}, {m2})"
-
-
-def has_channels_last(weight: Tensor) -> bool:
-    """Whether a kernel has its channels last in memory.
-
-    Example:
-        >>> import torch
-        >>> from spectral_param.parametrization.svd import has_channels_last
-        >>> has_channels_last(torch.empty(2, 3, 4, 4).to(memory_format=torch.channels_last))
-        True
-    """
-    format = CHANNELS_LAST.get(weight.dim())
-    return format is not None and not weight.is_contiguous() and weight.is_contiguous(memory_format=format)
-
-
-def _stack(blocks: Sequence[fitting.Factors]) -> fitting.Factors:
-    u, sigma, v = (torch.stack(parts) for parts in zip(*blocks, strict=True))
-    return u, sigma, v

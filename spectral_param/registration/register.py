@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from spectral_param.parametrization.blocks import matrices_of
+from spectral_param.parametrization.blocks import has_channels_last, matrices_of
 from spectral_param.parametrization.lookup import is_registered, registered_names
-from spectral_param.parametrization.svd import SVDParametrization, has_channels_last
+from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.injection.install import install, uninstall
 from spectral_param.registration.injection.sole_holder import check_sole_holder
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
@@ -34,9 +34,9 @@ def register_svd_parametrization(
 ) -> nn.Module:
     r"""Keeps a weight as ``W = U diag(σ) Vᵀ``, U and V products of Householder reflectors (Eqs. 7 and 8 of the paper).
 
-    The module is changed in place. Its weight is computed from the trained tensors wherever it is read, once a
-    forward, and may still be assigned to. What is trained is ``m₁p - m₁(m₁-1)/2 + m₂q - m₂(m₂-1)/2 + k`` numbers for
-    a p×q weight, k = min(p, q).
+    The module is changed in place. Its weight is computed from the trained tensors where it is read, by torch's
+    layers once a forward, and may still be assigned to. What is trained is
+    ``m₁p - m₁(m₁-1)/2 + m₂q - m₂(m₂-1)/2 + k`` numbers for a p×q weight, k = min(p, q).
 
     Register before an optimizer is built, since the weight is no parameter any more and the factors are new ones.
 
@@ -51,8 +51,8 @@ def register_svd_parametrization(
             for ``in_proj_weight`` of attention, ``groups`` for a convolution in groups.
         init: ``"weight"``: start from the present weight, exactly where all reflectors are there and σ is in the
             map's range. ``"orthogonal"``: draw U and V at random, σ at the map's start (1 for ``Unconstrained``).
-        train: ``"all"``; ``"sigma"``: σ alone, U and V frozen and built once; ``"reflectors"``: U and V alone. A weight
-            that does not require a gradient gives factors that do not either.
+        train: ``"all"``; ``"sigma"``: σ alone, U and V frozen and built once; ``"reflectors"``: U and V alone. The
+            factors of a weight that does not require a gradient require none.
         matrix_free: how an ``nn.Linear`` is applied; elsewhere it says nothing. ``False``: W is built. ``True``: V, σ
             and U are applied to the input in turn, in float32 at least, unless a compiler or a transform of
             ``torch.func`` looks on. ``None``: whichever is less work for the number of vectors, see
@@ -86,6 +86,34 @@ def register_svd_parametrization(
         >>> singular_values(lstm, "weight_hh_l0").shape
         torch.Size([4, 16])
     """
+    replace_weight(
+        module,
+        tensor_name,
+        reflectors=reflectors,
+        sigma=sigma,
+        chunks=chunks,
+        init=init,
+        train=train,
+        matrix_free=matrix_free,
+    )
+    return module
+
+
+def replace_weight(
+    module: nn.Module,
+    tensor_name: str,
+    *,
+    reflectors: int | tuple[int, int] | None = None,
+    sigma: SigmaMap | None = None,
+    chunks: int = 1,
+    init: str = "weight",
+    train: str = "all",
+    matrix_free: bool | None = None,
+) -> nn.Parameter:
+    """Does what :func:`register_svd_parametrization` does, and hands over the weight that was there.
+
+    A caller that held it beforehand would look like somebody else, for whom all objects are searched.
+    """
     weight = _parameter(module, tensor_name)
     chunks = _integer("chunks", chunks, "an integer")
     matrices = matrices_of(module, weight, chunks)
@@ -110,13 +138,12 @@ def register_svd_parametrization(
         dtype=weight.dtype,
         matrix_free=matrix_free,
         channels_last=has_channels_last(weight),
-        name=tensor_name,
     )
     with torch.inference_mode(False):  # factors made within it would never get a gradient
         start = parametrization.starting_factors(weight.clone() if weight.is_inference() else weight)
         install(module, tensor_name, parametrization, start)
     parametrization.freeze_all_but_(train)
-    return module
+    return weight
 
 
 def remove_svd_parametrization(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from torch import nn
@@ -14,7 +15,7 @@ from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.choosing import Place, Where, choose
 from spectral_param.registration.injection.install import put_back
-from spectral_param.registration.register import register_svd_parametrization
+from spectral_param.registration.register import replace_weight
 from spectral_param.sigma import SigmaMap
 
 _NAMED = 4  # names given for each reason when a report is printed
@@ -67,9 +68,9 @@ def register_all(
             of these types; a predicate of a parameter's qualified name, like ``"encoder.fc.weight"``, and its module,
             asked for every parameter of two or more dimensions.
         reflectors: as for :func:`~spectral_param.register_svd_parametrization`, or as many as a weight can have.
-        sigma: as there; each weight has its own copy.
-        init: as there.
-        train: as there.
+        sigma: σ map, of which each weight has its own copy; ``None``: :class:`~spectral_param.Unconstrained`.
+        init: ``"weight"``: start from the present weights; ``"orthogonal"``: U and V random, σ at the map's start.
+        train: ``"all"``, ``"sigma"`` or ``"reflectors"``: what of each weight is trained.
 
     Returns:
         What was taken, and what was passed over for which reason.
@@ -80,7 +81,8 @@ def register_all(
             the weight. The model is then as it was.
 
     Warns:
-        UserWarning: as there, with the name of the weight.
+        UserWarning: with the name of the weight, if its σ lie outside the map's range, or too few reflectors change it
+            by more than 0.1 %.
 
     Example:
         >>> from torch import nn
@@ -109,17 +111,11 @@ def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]
     before = []
     try:
         for place in chosen:
-            weight = place.weight
             chunks = blocks_of(place.module, place.tensor_name)
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
                 counts = _at_most(reflectors, place, chunks)
-                register_svd_parametrization(
-                    place.module, place.tensor_name, reflectors=counts, chunks=chunks, **settings
-                )
-            parametrization = SVDParametrization.alone_on(place.module, place.tensor_name)
-            if parametrization is not None:
-                parametrization.name = place.name
+                weight = replace_weight(place.module, place.tensor_name, reflectors=counts, chunks=chunks, **settings)
             before.append((place, weight))
             for warning in told:
                 warnings.warn(f"{place.name}: {warning.message}", warning.category, stacklevel=3)
@@ -133,12 +129,12 @@ def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]
 
 def _at_most(reflectors: Any, place: Place, chunks: int) -> Any:
     """The reflectors asked for, or as many as the weight can have; what is no count is left to be refused."""
-    counts = (reflectors,) if isinstance(reflectors, int) else reflectors
-    if not isinstance(counts, (list, tuple)) or not all(isinstance(m, int) for m in counts):
+    counts = (reflectors,) if isinstance(reflectors, Integral) else reflectors
+    if not isinstance(counts, (list, tuple)) or not all(isinstance(m, Integral) for m in counts):
         return reflectors
     weight = place.weight
     if isinstance(weight, nn.parameter.UninitializedParameter):
         return reflectors
     matrices = matrices_of(place.module, weight, chunks)
     capped = tuple(min(m, matrices.p, matrices.q) for m in counts)
-    return capped[0] if isinstance(reflectors, int) else capped
+    return capped[0] if isinstance(reflectors, Integral) else capped

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an entry
+_WORD = 8  # bytes that are added up as one number
 _LANES = 64
 
 
@@ -23,7 +23,11 @@ def checksum(tensor: Tensor) -> tuple[int, ...] | None:
     """
     if tensor.device.type != "cpu":
         return None
-    bits = tensor.detach().contiguous().view(-1).view(_BITS[tensor.dtype.itemsize])
-    whole = bits.numel() // _LANES * _LANES
-    by_block, by_lane = bits[:whole].view(_LANES, -1).sum(1), bits[:whole].view(-1, _LANES).sum(0)
-    return (*by_block.tolist(), *by_lane.tolist(), *bits[whole:].tolist())
+    flat = tensor.detach().contiguous().view(-1)
+    if flat.storage_offset() * flat.itemsize % _WORD:
+        flat = flat.clone()
+    octets = flat.view(torch.uint8)
+    whole = octets.numel() // (_WORD * _LANES) * (_WORD * _LANES)
+    words = octets[:whole].view(torch.int64)
+    by_block, by_lane = words.view(_LANES, -1).sum(1), words.view(-1, _LANES).sum(0)
+    return (*by_block.tolist(), *by_lane.tolist(), *octets[whole:].tolist())

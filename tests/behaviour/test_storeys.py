@@ -8,8 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("spectral_param", "lightning_modules", "datamodules")
 STOREYS = (
-    {"spectral_param.torch_state", "spectral_param.sigma", "spectral_param.sizes", "spectral_param.user_cache"},
-    {"spectral_param.functional", "datamodules"},
+    {"spectral_param.torch_state", "spectral_param.sizes", "spectral_param.user_cache"},
+    {"spectral_param.sigma", "spectral_param.functional", "datamodules"},
     {"spectral_param.parametrization", "spectral_param.native", "spectral_param.show_config"},
     {"spectral_param.registration", "spectral_param.spectrum"},
     {"spectral_param.nn", "spectral_param.optimizers", "spectral_param.report"},

@@ -2,7 +2,7 @@
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.figures import curves_and_gradients
-from lightning_modules.reproduce.model_arguments import MODEL_ARGUMENTS, normalised
+from lightning_modules.reproduce.model_arguments import MODEL_ARGUMENTS, normalized
 from lightning_modules.reproduce.planned_run import PlannedRun
 
 MODELS = ("RNN", "IRNN", "LSTM", "oRNN", "Spectral-RNN")
@@ -22,7 +22,7 @@ def runs(quick: bool, seed: int) -> list[PlannedRun]:
                 | MODEL_ARGUMENTS[model],
             ),
             data=("AddingProblem", {"length": length, "seed": seed}),
-            trainer={"max_epochs": 8 if quick else 24} | normalised(model),
+            trainer={"max_epochs": 8 if quick else 24} | normalized(model),
             monitor="val_mse",
             watch=("gradients",),
         )

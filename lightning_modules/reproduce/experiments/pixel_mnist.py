@@ -4,7 +4,7 @@ from typing import Any
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.figures import curves_by_step
-from lightning_modules.reproduce.model_arguments import MODEL_ARGUMENTS, normalised
+from lightning_modules.reproduce.model_arguments import MODEL_ARGUMENTS, normalized
 from lightning_modules.reproduce.planned_run import PlannedRun
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -27,7 +27,7 @@ def runs(quick: bool, seed: int, experiment: str = "pixel-mnist", models: tuple[
             seed=seed,
             task=("SequenceClassifier", arguments(model, 784 // data["seq_len"])),
             data=("PixelMNIST", {**data, "seed": seed}),
-            trainer={"max_epochs": 2 if quick else 10, "gradient_clip_val": 1.0} | normalised(model),
+            trainer={"max_epochs": 2 if quick else 10, "gradient_clip_val": 1.0} | normalized(model),
             monitor="val_accuracy",
             mode="max",
             folder="mnist",

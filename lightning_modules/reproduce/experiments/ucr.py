@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.figures import scores_by_setting
-from lightning_modules.reproduce.model_arguments import MODEL_ARGUMENTS, normalised
+from lightning_modules.reproduce.model_arguments import MODEL_ARGUMENTS, normalized
 from lightning_modules.reproduce.planned_run import PlannedRun
 
 MODELS = ("RNN", "LSTM", "oRNN", "Spectral-RNN")
@@ -69,7 +69,7 @@ def runs(quick: bool, seed: int) -> list[PlannedRun]:
             ),
             data=("UCRArchive", {"name": name, "input_size": TABLE_4[name].input_size, "seed": seed}),
             trainer={"max_epochs": 50 if quick else 200, "gradient_clip_val": 1.0, "log_every_n_steps": 1}
-            | normalised(model),
+            | normalized(model),
             monitor="val_loss",  # accuracies of so few series are equal in many epochs, and the first is seldom good
             folder="ucr",
         )

@@ -109,8 +109,8 @@ def gradients_of(
     pieces = []
     state = call.initial
     with torch.enable_grad(), parametrize.cached():  # so that W is built, once for all pieces
-        held = {name: getattr(call.module, name) for name in weights}
-        held = {name: weight for name, weight in held.items() if weight.requires_grad}
+        read = {name: getattr(call.module, name) for name in weights}
+        trained = {name: weight for name, weight in read.items() if weight.requires_grad}
         if cuts and cuts[0] > 0:
             with torch.no_grad():
                 _, state = call.run(state, 0, cuts[0])
@@ -124,13 +124,15 @@ def gradients_of(
         """Adds what the loss feels of h⁽ᵗ⁾ as the layer's output at t."""
         if t == 0 or "output" not in call.gradients:
             return gradient
-        direct = call.gradients["output"].select(call.time_dim, t - 1)
-        top = torch.cat([gradient[0][:-1], gradient[0][-1:] + direct])
+        direct = call.gradients["output"].select(call.time_dim, t - 1)  # (B, n), by the top layer's state
+        top = torch.cat([gradient[0][:-1], gradient[0][-1:] + direct])  # (layers, B, n)
         return top, *gradient[1:]
 
+    # gradient: by the states, (layers, B, n) each; without a batch there is no B
+    # along: by what a piece pulls, its last states (layers, B, n) and its output (steps, B, n), or batch first
     gradient = tuple(call.gradients.get(f"final{i}", torch.zeros_like(s)) for i, s in enumerate(call.initial))
     found = {call.length: with_output(gradient, call.length)} if call.length in times else {}
-    by_weight = {name: torch.zeros_like(weight) for name, weight in held.items()}
+    by_weight = {name: torch.zeros_like(weight) for name, weight in trained.items()}
     for start, stop, leaves, output, final in reversed(pieces):
         pulled, along = list(final), list(gradient)
         if "output" in call.gradients:
@@ -138,7 +140,7 @@ def gradients_of(
             along.append(call.between(call.gradients["output"], start, stop))
         gradients = torch.autograd.grad(
             pulled,
-            [*leaves, *held.values()],
+            [*leaves, *trained.values()],
             [a.to(p.dtype) for a, p in zip(along, pulled, strict=True)],
             allow_unused=True,
             materialize_grads=True,
@@ -146,7 +148,7 @@ def gradients_of(
         )
         gradient = gradients[: len(leaves)]
         found[start] = with_output(gradient, start)
-        for name, part in zip(held, gradients[len(leaves) :], strict=True):
+        for name, part in zip(trained, gradients[len(leaves) :], strict=True):
             by_weight[name] += part
     return {t: found[t] for t in times}, by_weight
 

@@ -134,9 +134,14 @@ class _Scan(torch.autograd.Function):
             tensors = (x, h0, m, w, b)
             return (*gradients_by_running_again(run, tensors, needs, (grad_states, grad_last)), None, None)
 
+        # x: (T, B, i)
+        # w: (n, n)
+        # m: (n, i)
+        # states: (T + 1, B, n), h_0 … h_T
+        # grad_states: (T, B, n), or None
         steps, batch, size = x.shape
         n = w.shape[0]
-        grad = gradient_of_last(h0, grad_states, grad_last)
+        grad = gradient_of_last(h0, grad_states, grad_last)  # (B, n), by h_t as t falls
         if native.fits(x, grad, grad_states, m, w, states):
             phi, back = (number_of(ctx.nonlinearity), ctx.slope), native.Recurrence(w)
             sums = native.run_back(x, states, None, grad, grad_states, back, *phi, all_deltas=needs[0])
@@ -150,7 +155,7 @@ class _Scan(torch.autograd.Function):
                 None,
                 None,
             )
-        deltas = torch.empty_like(states[1:])  # gradients before φ
+        deltas = torch.empty_like(states[1:])  # (T, B, n), gradients before φ
         h, d = states.unbind(0), deltas.unbind(0)
         through_activation(grad, h[steps], ctx.nonlinearity, ctx.slope, out=d[steps - 1])
         if triton_scan.fits(states, w):
@@ -164,11 +169,11 @@ class _Scan(torch.autograd.Function):
                 through_activation(grad, h[t + 1], ctx.nonlinearity, ctx.slope, out=d[t])
         flat = deltas.view(steps * batch, n)
         return (
-            (flat @ m).view_as(x) if needs[0] else None,
-            d[0] @ w if needs[1] else None,
-            flat.mT @ x.reshape(steps * batch, size) if needs[2] else None,
-            flat.mT @ states[:-1].view(steps * batch, n) if needs[3] else None,
-            flat.sum(0) if needs[4] else None,
+            (flat @ m).view_as(x) if needs[0] else None,  # (T, B, i)
+            d[0] @ w if needs[1] else None,  # (B, n)
+            flat.mT @ x.reshape(steps * batch, size) if needs[2] else None,  # (n, i)
+            flat.mT @ states[:-1].view(steps * batch, n) if needs[3] else None,  # (n, n)
+            flat.sum(0) if needs[4] else None,  # (n,)
             None,
             None,
         )

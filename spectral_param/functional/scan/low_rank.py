@@ -137,9 +137,17 @@ class _Scan(torch.autograd.Function):
             tensors = (x, h0, m, sigma, left, right, b)
             return (*gradients_by_running_again(run, tensors, needs, (grad_states, grad_last)), None, None)
 
+        # x: (T, B, i)
+        # m: (n, i)
+        # sigma: (n,)
+        # left: (n, r), L
+        # right: (n, r), R
+        # states: (T + 1, B, n), h_0 … h_T
+        # inner: (T, B, r), or wider natively; Rᵀ h_{t-1}
+        # grad_states: (T, B, n), or None
         steps, batch, size = x.shape
         n, rank = left.shape
-        grad = gradient_of_last(h0, grad_states, grad_last)
+        grad = gradient_of_last(h0, grad_states, grad_last)  # (B, n), by h_t as t falls
         if ctx.native and native.fits(x, grad, grad_states, m, sigma, left, right, states, inner):
             phi, back = (number_of(ctx.nonlinearity), ctx.slope), native.Recurrence(-right.mT, sigma, left)
             sums = native.run_back(x, states, inner, grad, grad_states, back, *phi, all_deltas=needs[0])
@@ -148,7 +156,8 @@ class _Scan(torch.autograd.Function):
             d_b = sums.bias if needs[6] else None
             return d_x, d_h0, sums.input, sums.sigma, -sums.across, -sums.thin, d_b, None, None
         inner = inner[..., :rank]
-        deltas, thin = torch.empty_like(states[1:]), torch.empty_like(inner)  # gradients before φ, and their Lᵀ d
+        deltas = torch.empty_like(states[1:])  # (T, B, n), gradients before φ
+        thin = torch.empty_like(inner)  # (T, B, r), their Lᵀ d
         h, d, e = states.unbind(0), deltas.unbind(0), thin.unbind(0)
         rt = right.mT
         for t in reversed(range(steps)):
@@ -160,13 +169,13 @@ class _Scan(torch.autograd.Function):
                 torch.mul(d[t], sigma, out=grad).addmm_(e[t], rt, alpha=-1)
         flat, before = deltas.view(steps * batch, n), states[:-1].view(steps * batch, n)
         return (
-            (flat @ m).view_as(x) if needs[0] else None,
-            grad if needs[1] else None,
-            flat.mT @ x.reshape(steps * batch, size) if needs[2] else None,
-            _column_dots(deltas, states) if needs[3] else None,
-            (flat.mT @ inner.reshape(steps * batch, rank)).neg_() if needs[4] else None,
-            (before.mT @ thin.reshape(steps * batch, rank)).neg_() if needs[5] else None,
-            flat.sum(0) if needs[6] else None,
+            (flat @ m).view_as(x) if needs[0] else None,  # (T, B, i)
+            grad if needs[1] else None,  # (B, n)
+            flat.mT @ x.reshape(steps * batch, size) if needs[2] else None,  # (n, i)
+            _column_dots(deltas, states) if needs[3] else None,  # (n,)
+            (flat.mT @ inner.reshape(steps * batch, rank)).neg_() if needs[4] else None,  # (n, r)
+            (before.mT @ thin.reshape(steps * batch, rank)).neg_() if needs[5] else None,  # (n, r)
+            flat.sum(0) if needs[6] else None,  # (n,)
             None,
             None,
         )

@@ -26,6 +26,11 @@ _LENDS_NOT = (
         ("merge", "unmerge", "pissa_init", "corda_init", "olora_init", "loftq_init", "lora_ga_init"),
         _FOLD,
     ),
+    _Caller(
+        "transformers.modeling_utils",
+        ("_resize_token_embeddings", "_get_resized_embeddings", "_get_resized_lm_head"),
+        f"resize before registering, or {_FOLD}",
+    ),
 )
 _SWAPS = _Caller(
     "torch.nn.utils._named_member_accessor",
@@ -59,7 +64,7 @@ def refuse_to_swap(owner: str, tensor_name: str) -> None:
         tensor_name: the weight.
     """
     frame = sys._getframe(2)
-    for _ in range(2):
+    for _ in range(6):  # classes and parameters have a setattr of their own between
         if _is(frame, _SWAPS):
             raise ValueError(_message(owner, tensor_name, frame, _SWAPS))
         if frame.f_back is None:
@@ -74,6 +79,8 @@ def _is(frame: object, caller: _Caller) -> bool:
 
 
 def _message(owner: str, tensor_name: str, frame: object, caller: _Caller) -> str:
+    while frame.f_code.co_name.startswith("<"):  # type: ignore[attr-defined]  # a comprehension
+        frame = frame.f_back  # type: ignore[attr-defined]
     function = frame.f_code.co_name  # type: ignore[attr-defined]
     remedy = caller.remedy.format(name=owner, tensor_name=tensor_name)
     return f"{tensor_name}: {owner}'s is computed from its SVD, and {function} would have no effect on it; {remedy}."

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from spectral_param.parametrization.lookup import parametrization_lists, registered_names
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.registration.injection import watch
+from spectral_param.registration.injection import successors, watch
 from spectral_param.registration.injection.shared_class import shared_class
 from spectral_param.registration.injection.sole_holder import check_not_wrapped
 from spectral_param.registration.injection.svd_list import SVDList
 from spectral_param.registration.injection.teaching import plain_class
 from spectral_param.torch_state.users_line import warn
-
-_successors: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-"""From a weight that was registered, which an optimizer may still hold, a weak reference to what took its place."""
 
 
 def install(module: nn.Module, tensor_name: str, parametrization: SVDParametrization, start: Sequence[Tensor]) -> None:
@@ -36,22 +31,16 @@ def install(module: nn.Module, tensor_name: str, parametrization: SVDParametriza
     _set_class(module, base)
     for factor in parametrization.factors:
         factor.__dict__.update(weight.__dict__)  # what users put on it, such as a mark for the optimizer
-    _successors[weight] = weakref.ref(parametrization)
+    successors.succeed(weight, parametrization)
     if isinstance(module, nn.RNNBase):
         module._init_flat_weights()  # lets go of the old weight
-
-
-def successor(weight: Tensor) -> SVDParametrization | None:
-    """What took the place of a parameter that was registered, if that is what this tensor is."""
-    reference = _successors.get(weight)
-    return None if reference is None else reference()
 
 
 def put_back(module: nn.Module, tensor_name: str, weight: nn.Parameter) -> None:
     """Undoes a registration, the very parameter of before in its place."""
     uninstall(module, tensor_name)
     setattr(module, tensor_name, weight)
-    _successors.pop(weight, None)  # or torch could not swap it
+    successors.forget(weight)
 
 
 def uninstall(module: nn.Module, tensor_name: str) -> None:
@@ -60,7 +49,7 @@ def uninstall(module: nn.Module, tensor_name: str) -> None:
     first: SVDParametrization = held[0]
     if any(hasattr(p, "full_tensor") for p in held.parameters(recurse=False)):
         raise ValueError(f"module: {tensor_name!r} is spread over ranks by fully_shard; fold it before sharding.")
-    check_not_wrapped(module, tensor_name, first.factors)
+    check_not_wrapped(module, tensor_name, held)
     watch.tell_of_writes(module)
     base = plain_class(module)
     trained = any(p.requires_grad for p in held.parameters(recurse=False))

@@ -19,7 +19,7 @@ from spectral_param.functional.ways import (
     way_to_build,
 )
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.parametrization.together import running
+from spectral_param.parametrization.together import keeps
 from spectral_param.registration.injection.watch import handed_out, tell_of_writes
 from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, traced_or_transformed
 
@@ -29,7 +29,7 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(forward)
     def wrapped(self: Any, input: Tensor) -> Tensor:
-        if handed_out:
+        if not torch.compiler.is_compiling() and handed_out:
             tell_of_writes(self)
         p = SVDParametrization.alone_on(self)
         strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
@@ -132,9 +132,11 @@ def _applied(
 def _somebody_wants_the_weight(p: SVDParametrization) -> bool:
     """Whether W is kept for others, or its making is listened to, also by a forward put in the place of torch's."""
     held = p.parametrization_list
-    if id(p) in running.store:
-        return True
-    return parametrize._cache_enabled > 0 or is_listened_to(held, p) or "forward" in held.__dict__
+    return keeps(p) or parametrize._cache_enabled > 0 or is_listened_to(held, p) or _has_own_forward(held, p)
+
+
+def _has_own_forward(*modules: nn.Module) -> bool:
+    return any("forward" in module.__dict__ for module in modules)
 
 
 def _is_plain(p: SVDParametrization, factor: Tensor, input: Tensor) -> bool:

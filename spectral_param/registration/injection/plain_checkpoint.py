@@ -28,14 +28,14 @@ def load_plain_weights(
     Stands in for ``_load_from_state_dict`` of a registered module. A weight that does not fit is reported as torch
     reports one, and leaves the factors as they are.
     """
-    for name, held in module.parametrizations.items():
+    for name, parametrization_list in module.parametrizations.items():
         plain, lists = f"{prefix}{name}", f"{prefix}parametrizations.{name}.original"
         present = any(key.startswith(lists) for key in state_dict)
-        if plain not in state_dict or present or not isinstance(held[0], SVDParametrization):
+        if plain not in state_dict or present or not isinstance(parametrization_list[0], SVDParametrization):
             continue
         weight = state_dict.pop(plain)
-        factors: Sequence[Tensor] = held[0].factors
-        expected = held[0].matrices.weight_shape
+        factors: Sequence[Tensor] = parametrization_list[0].factors
+        expected = parametrization_list[0].matrices.weight_shape
         if tuple(weight.shape) != expected:
             error_msgs.append(
                 f"size mismatch for {plain}: copying a param with shape {weight.shape} from checkpoint, "
@@ -43,15 +43,15 @@ def load_plain_weights(
             )
         else:
             try:
-                factors = factors_of(held, weight)
+                factors = factors_of(parametrization_list, weight)
                 if local_metadata.get("assign_to_params_buffers"):
-                    held[0].dtype = weight.dtype
+                    parametrization_list[0].dtype = weight.dtype
                     wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
                     factors = [factor.to(wide) for factor in factors]
             except (TypeError, ValueError) as error:
                 error_msgs.append(f"{plain}: {error}")
         state_dict.update({f"{lists}{i}": factor for i, factor in enumerate(factors)})
-        levels = held[0].state_dict(prefix=f"{prefix}parametrizations.{name}.0.")
+        levels = parametrization_list[0].state_dict(prefix=f"{prefix}parametrizations.{name}.0.")
         state_dict.update({key: level for key, level in levels.items() if key not in state_dict})
     base._load_from_state_dict(
         module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs

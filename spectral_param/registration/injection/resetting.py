@@ -23,12 +23,12 @@ def reset(module: nn.Module, base: Any, name: str) -> None:
     """
     lists = dict(parametrization_lists(module).items())
     with torch.no_grad():
-        weights = {name: nn.Parameter(torch.empty_like(held())) for name, held in lists.items()}
+        weights = {name: nn.Parameter(torch.empty_like(one())) for name, one in lists.items()}
     present = {**module._parameters, **weights}
-    order = next(held[0].parameter_order for held in lists.values() if isinstance(held[0], SVDParametrization))
+    order = next(one[0].parameter_order for one in lists.values() if isinstance(one[0], SVDParametrization))
     names = [n for n in order if n in present] + [n for n in present if n not in order]
 
-    plain = base.__new__(base)
+    plain = object.__new__(base)  # whatever arguments its own __new__ takes
     plain.__dict__ = {**module.__dict__, "_modules": dict(module._modules)}
     del plain._modules["parametrizations"]
     plain._parameters = {n: present[n] for n in names}

@@ -1,19 +1,13 @@
-"""Who holds a parameter besides its module: a tied weight, a wrapped model or an optimizer."""
+"""Who holds a parameter besides its module: a tied weight or a wrapped model makes registration unsafe."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
-
-from spectral_param.torch_state.users_line import warn
-
-_ALONE = 3  # references: the module's, and the two of asking
 
 
 def check_sole_holder(module: nn.Module, tensor_name: str) -> None:
@@ -22,13 +16,11 @@ def check_sole_holder(module: nn.Module, tensor_name: str) -> None:
     Args:
         module: the owner.
         tensor_name: the parameter's name.
-
-    Warns:
-        UserWarning: if an optimizer holds it, which would train it no more.
     """
+    again = vars(module).get("_flat_weights", ())  # where recurrent modules have theirs too
+    if _others(module._parameters, tensor_name) <= sum(w is module._parameters[tensor_name] for w in again):
+        return  # which spares a search among all objects
     weight = module._parameters[tensor_name]
-    if sys.getrefcount(weight) <= _ALONE:  # which spares a search among all objects
-        return
     assert weight is not None
     owner = type(module).__name__
     twice = [name for name, p in module._parameters.items() if p is weight and name != tensor_name]
@@ -43,23 +35,19 @@ def check_sole_holder(module: nn.Module, tensor_name: str) -> None:
         )
     if _is_wrapped(weight):
         raise ValueError(f"module: {owner} is wrapped in DistributedDataParallel; register before wrapping.")
-    optimizer = _optimizer_of(weight)
-    if optimizer is not None:
-        warn(
-            f"{tensor_name}: {type(optimizer).__name__} holds the weight of {owner}, and not the factors that take its "
-            "place; call spectral_param.add_factors_(optimizer, model), or register before it is built."
-        )
 
 
-def check_not_wrapped(module: nn.Module, tensor_name: str, factors: Sequence[Tensor]) -> None:
+def check_not_wrapped(module: nn.Module, tensor_name: str, parametrization_list: nn.Module) -> None:
     """Raises ``ValueError`` if ``DistributedDataParallel`` reduces the gradients of these factors.
 
     Args:
         module: the owner of the registered weight.
         tensor_name: the weight.
-        factors: its trained tensors.
+        parametrization_list: what has its factors.
     """
-    if any(_is_wrapped(factor) for factor in factors):
+    own = parametrization_list._parameters
+    held = [factor for name in own if _others(own, name) > 0 and (factor := own[name]) is not None]
+    if held and _is_wrapped(*held):
         raise ValueError(
             f"module: {tensor_name!r} of {type(module).__bases__[0].__name__} is wrapped in DistributedDataParallel, "
             "which would not reduce a plain weight's gradient; fold the model that is inside, ddp.module, after "
@@ -81,36 +69,18 @@ def owner_of_parameter(weight: Tensor, but: nn.Module | None = None) -> tuple[nn
     return None
 
 
-def _is_wrapped(weight: Tensor) -> bool:
+def _others(parameters: dict[str, Any], name: str) -> int:
+    """How many references to a parameter there are besides the dictionary's, and the one of asking."""
+    return sys.getrefcount(parameters[name]) - 2
+
+
+def _is_wrapped(*weights: Tensor) -> bool:
     return any(
         isinstance(wrapper, DistributedDataParallel)
-        for referrer in gc.get_referrers(weight)
+        for referrer in gc.get_referrers(*weights)
         if isinstance(referrer, list)
         for wrapper in _owners(referrer, "_module_parameters")
     )
-
-
-def _optimizer_of(weight: Tensor) -> Optimizer | None:
-    """An optimizer that has the parameter in one of its groups."""
-    for params in gc.get_referrers(weight):
-        if isinstance(params, list):
-            for group in gc.get_referrers(params):
-                if isinstance(group, dict) and group.get("params") is params:
-                    for groups in gc.get_referrers(group):
-                        if isinstance(groups, list):
-                            for namespace in gc.get_referrers(groups):
-                                found = _as_optimizer(namespace, groups)
-                                if found is not None:
-                                    return found
-    return None
-
-
-def _as_optimizer(namespace: Any, groups: list[Any]) -> Optimizer | None:
-    if isinstance(namespace, Optimizer):
-        return namespace
-    if isinstance(namespace, dict) and namespace.get("param_groups") is groups:
-        return next((r for r in gc.get_referrers(namespace) if isinstance(r, Optimizer)), None)
-    return None
 
 
 def _owners(value: Any, attribute: str) -> list[nn.Module]:

@@ -1,6 +1,6 @@
 """Reading and writing a registered weight as the attribute that it was.
 
-- Within a forward of its module a weight is evaluated once, however often it is read.
+- Within a forward of its module a weight is evaluated where it is read; by attention, and without gradients, once.
 - Read outside of one it is watched until it is let go (``watch.py``).
 - An assignment goes into the factors that are there, so that optimizers, hooks and wrappers keep their hold on them.
 """
@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -164,10 +163,10 @@ def _evaluate(module: nn.Module, held: Any, tensor_name: str) -> Tensor:
 def _tell_of_a_tie(module: nn.Module, held: nn.Module, tensor_name: str, value: Tensor) -> None:
     """Warns where ``head.weight = embedding.weight`` would tie plain layers, and copies here."""
     tied = watch.is_of_another(value, held)
-    if not tied and isinstance(value, nn.Parameter) and sys.getrefcount(value) > 4:
+    if not tied and isinstance(value, nn.Parameter):
         tied = owner_of_parameter(value) is not None
     if tied:
         warn(
-            f"{tensor_name}: the weight of another module is copied into the factors of {type(module).__name__}, and the "
-            "two are not tied; share the module, or tie before registering."
+            f"{tensor_name}: the weight of another module is copied into the factors of {type(module).__name__}, "
+            "and the two are not tied; share the module, or tie before registering."
         )

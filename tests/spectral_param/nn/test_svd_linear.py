@@ -316,4 +316,4 @@ def test_product_of_chunks_is_that_of_the_weight() -> None:
     (_, parametrization), *_ = svd_parametrizations(layer)
     x = torch.randn(5, 3, dtype=torch.float64)
     torch.testing.assert_close(parametrization.product(x, Way.REFLECTORS), x @ layer.weight.mT)
-    assert svd_weight(parametrization.u, parametrization.sigma, parametrization.v, 2, 3).shape == (4, 2, 3)
+    assert svd_weight(*parametrization.svd).shape == (4, 2, 3)

@@ -16,6 +16,7 @@ from spectral_param import (
     svd_parametrizations,
 )
 from spectral_param.parametrization.blocks import blocks_of
+from spectral_param.registration.injection import sole_holder
 
 
 class Zoo(nn.Module):
@@ -330,3 +331,16 @@ def test_tied_weights():
         assert_unchanged(model, before)
     assert list(register_all(model, lambda name, _: name == "hidden.weight").taken) == ["hidden.weight"]
     assert model.decoder.weight is model.encoder.weight
+
+
+def test_weights_that_nobody_else_holds_are_not_searched_for(monkeypatch):
+    searches = []
+    search = sole_holder.gc.get_referrers
+    monkeypatch.setattr(sole_holder.gc, "get_referrers", lambda *objects: searches.append(objects) or search(*objects))
+    model = nn.Sequential(nn.Linear(4, 4), nn.Conv2d(2, 2, 2), nn.Embedding(5, 3), nn.GRU(2, 3))
+    assert len(register_all(model).taken) == 5
+    assert not searches
+    held = nn.Linear(4, 4)
+    weight = held.weight
+    register_all(held)
+    assert searches[0][0] is weight

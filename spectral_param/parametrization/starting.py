@@ -1,0 +1,62 @@
+"""Reflectors and σ that a weight starts from, block by block: found for one that is given, or drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spectral_param.functional import fitting
+from spectral_param.parametrization.mismatch import warn_of_differences
+from spectral_param.sigma import SigmaMap
+from spectral_param.sizes import Sizes
+
+
+def fitted(blocks: Tensor, sizes: Sizes, sigma_map: SigmaMap) -> fitting.Factors:
+    """Finds the factors of each block: see :func:`~spectral_param.functional.fitting.fit`.
+
+    Args:
+        blocks: (chunks, p, q).
+        sizes: of a block.
+        sigma_map: what σ has to be reached by.
+
+    Returns:
+        Reflectors of U, (chunks, p, m₁), σ, (chunks, k), and reflectors of V, (chunks, q, m₂), float64 on the CPU.
+
+    Warns:
+        UserWarning: if too few reflectors or the range of the σ map keep W from being met.
+    """
+    factors = _stack([fitting.fit(block, sizes.m1, sizes.m2) for block in blocks])
+    warn_of_differences(blocks, factors, sizes, sigma_map)
+    return factors
+
+
+def drawn(chunks: int, sizes: Sizes, sigma_map: SigmaMap) -> fitting.Factors:
+    """Draws U and V of each block at random around the map's start.
+
+    Args:
+        chunks: how many blocks.
+        sizes: of a block.
+        sigma_map: whose start is σ.
+
+    Returns:
+        As :func:`fitted`.
+    """
+    start = torch.as_tensor(sigma_map.start, dtype=torch.float64, device="cpu").expand(chunks, sizes.k)
+    return _stack([fitting.draw(*sizes, sigma=level) for level in start])
+
+
+def check_weight(weight: Tensor, shape: tuple[int, ...]) -> None:
+    """Raises ``ValueError`` for another shape, NaN or infinity, and ``TypeError`` for a dtype that is not floating."""
+    if tuple(weight.shape) != shape:
+        raise ValueError(f"weight: expected shape {shape}, got {tuple(weight.shape)}.")
+    if not weight.dtype.is_floating_point:
+        raise TypeError(f"weight: expected a real floating dtype, got {weight.dtype}.")
+    if not torch.isfinite(weight).all():
+        raise ValueError("weight: expected finite values, got NaN or infinity.")
+
+
+def _stack(blocks: Sequence[fitting.Factors]) -> fitting.Factors:
+    u, sigma, v = (torch.stack(parts) for parts in zip(*blocks, strict=True))
+    return u, sigma, v
