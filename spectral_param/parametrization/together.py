@@ -238,7 +238,7 @@ class _Together(torch.autograd.Function):
         flat, needs = ctx.saved_tensors, ctx.needs_input_grad[3:]
         used = [g is not None for g in grads for _ in range(3)]
         needed = [f for f, need, use in zip(flat, needs, used, strict=True) if need and use]
-        if must_run_again():  # one by one, with a graph
+        if must_run_again(*grads):  # one by one, with a graph
             with torch.enable_grad():
                 triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
                 weights = [ctx.build(*f) for f, g in zip(triples, grads, strict=True) if g is not None]
