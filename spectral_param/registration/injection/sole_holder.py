@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-
-_ALONE = 3  # references: the module's, and the two of asking
 
 
 def check_sole_holder(module: nn.Module, tensor_name: str) -> None:
@@ -20,10 +17,10 @@ def check_sole_holder(module: nn.Module, tensor_name: str) -> None:
         module: the owner.
         tensor_name: the parameter's name.
     """
-    weight = module._parameters[tensor_name]
     again = vars(module).get("_flat_weights", ())  # where recurrent modules have theirs too
-    if sys.getrefcount(weight) <= _ALONE + sum(w is weight for w in again):  # which spares a search among all objects
-        return
+    if _others(module._parameters, tensor_name) <= sum(w is module._parameters[tensor_name] for w in again):
+        return  # which spares a search among all objects
+    weight = module._parameters[tensor_name]
     assert weight is not None
     owner = type(module).__name__
     twice = [name for name, p in module._parameters.items() if p is weight and name != tensor_name]
@@ -40,15 +37,17 @@ def check_sole_holder(module: nn.Module, tensor_name: str) -> None:
         raise ValueError(f"module: {owner} is wrapped in DistributedDataParallel; register before wrapping.")
 
 
-def check_not_wrapped(module: nn.Module, tensor_name: str, factors: Sequence[Tensor]) -> None:
+def check_not_wrapped(module: nn.Module, tensor_name: str, parametrization_list: nn.Module) -> None:
     """Raises ``ValueError`` if ``DistributedDataParallel`` reduces the gradients of these factors.
 
     Args:
         module: the owner of the registered weight.
         tensor_name: the weight.
-        factors: its trained tensors.
+        parametrization_list: what has its factors.
     """
-    if any(_is_wrapped(factor) for factor in factors):
+    own = parametrization_list._parameters
+    held = [factor for name in own if _others(own, name) > 0 and (factor := own[name]) is not None]
+    if held and _is_wrapped(*held):
         raise ValueError(
             f"module: {tensor_name!r} of {type(module).__bases__[0].__name__} is wrapped in DistributedDataParallel, "
             "which would not reduce a plain weight's gradient; fold the model that is inside, ddp.module, after "
@@ -70,10 +69,15 @@ def owner_of_parameter(weight: Tensor, but: nn.Module | None = None) -> tuple[nn
     return None
 
 
-def _is_wrapped(weight: Tensor) -> bool:
+def _others(parameters: dict[str, Any], name: str) -> int:
+    """How many references to a parameter there are besides the dictionary's, and the one of asking."""
+    return sys.getrefcount(parameters[name]) - 2
+
+
+def _is_wrapped(*weights: Tensor) -> bool:
     return any(
         isinstance(wrapper, DistributedDataParallel)
-        for referrer in gc.get_referrers(weight)
+        for referrer in gc.get_referrers(*weights)
         if isinstance(referrer, list)
         for wrapper in _owners(referrer, "_module_parameters")
     )

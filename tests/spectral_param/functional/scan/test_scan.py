@@ -132,3 +132,23 @@ def test_float64_is_exempt_from_autocast(kind):
     want = scan()
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(scan(), want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["dense", "thin"])
+def test_each_tensor_has_its_gradient_without_the_others(kind):
+    shapes = {"dense": [(4, 4)], "thin": [(4,), (4, 2), (4, 2)]}[kind]
+    x, h0, m, _, b = (t.detach() for t in sizes())
+    tensors = [x, h0, m, *(torch.randn(shape, dtype=torch.float64) for shape in shapes)]
+    scan = rnn_scan if kind == "dense" else low_rank_scan
+    tensors.append(b)
+
+    def gradients(needed):
+        inputs = [t.clone().requires_grad_(i in needed) for i, t in enumerate(tensors)]
+        scan(*inputs)[0].sin().sum().backward()
+        return [t.grad for t in inputs]
+
+    together = gradients(range(len(tensors)))
+    for i, want in enumerate(together):
+        alone = gradients([i])
+        torch.testing.assert_close(alone.pop(i), want)
+        assert all(grad is None for grad in alone)
