@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
+import torch
+
 
 class _Caller(NamedTuple):
     module: str  # a module's name, or how it begins where it ends in a dot
@@ -70,6 +72,17 @@ def refuse_to_swap(owner: str, tensor_name: str) -> None:
         if frame.f_back is None:
             return
         frame = frame.f_back
+
+
+def refuse_onnx() -> None:
+    """Raises ``RuntimeError`` within ``torch.onnx.export``, which has no triangular solves."""
+    if torch._C._get_tracing_state() is None and not torch.compiler.is_exporting():
+        return
+    if torch.onnx.is_in_onnx_export():
+        raise RuntimeError(
+            "torch.onnx.export has no operator for what a weight in SVD form is computed by; export a folded copy: "
+            "remove_svd_parametrization(copy.deepcopy(model))."
+        )
 
 
 def _is(frame: object, caller: _Caller) -> bool:

@@ -20,6 +20,7 @@ from spectral_param.functional.ways import (
 )
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.together import keeps
+from spectral_param.registration.injection.callers import refuse_onnx
 from spectral_param.registration.injection.watch import handed_out, tell_of_writes
 from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, traced_or_transformed
 
@@ -75,8 +76,12 @@ def apply_linear(layer: nn.Linear, input: Tensor) -> Tensor:
     """
     p = SVDParametrization.alone_on(layer)
     assert p is not None
+    refuse_onnx()
     parts = p.parts
-    vectors = input.numel() // max(input.shape[-1], 1) if input.dim() else 1
+    if torch.compiler.is_exporting():  # for a batch of any size: as for many
+        vectors = 4 * max(p.reflectors)
+    else:
+        vectors = input.numel() // max(input.shape[-1], 1) if input.dim() else 1
     way = way_to_apply(*parts, vectors, transformed=traced_or_transformed())
     return _applied(layer, p, input, parts[1].dtype, way, autocast_is_on(input.device.type))
 
@@ -125,7 +130,8 @@ def _applied(
     rows = input if input.dim() == 2 else input.reshape(-1, layer.in_features)
     output = p.product(rows, way, layer.bias).to(dtype)
     # In memory of its own and no view, so that what follows may change it in place.
-    output = output.clone() if len(rows) == 1 else output.contiguous()
+    alone = not torch.compiler.is_exporting() and rows.shape[0] == 1
+    output = output.clone() if alone else output.contiguous()
     return output if input.dim() == 2 else torch.ops.aten._unsafe_view(output, (*input.shape[:-1], layer.out_features))
 
 

@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 from spectral_param.parametrization import together
 from spectral_param.parametrization.lookup import parametrization_lists
 from spectral_param.registration.injection import watch
-from spectral_param.registration.injection.callers import refuse_to_lend, refuse_to_swap
+from spectral_param.registration.injection.callers import refuse_onnx, refuse_to_lend, refuse_to_swap
 from spectral_param.registration.injection.sole_holder import owner_of_parameter
 from spectral_param.torch_state.modes import traced_or_transformed
 from spectral_param.torch_state.shards import write_
@@ -88,6 +88,7 @@ def weight_property(tensor_name: str) -> property:
         if held is None:
             return _read_plain(self, tensor_name)
         if traced_or_transformed():
+            refuse_onnx()
             return _evaluate(self, held, tensor_name)
         if id(self) not in _running.reads:
             refuse_to_lend(self._plain_class.__name__, tensor_name)
