@@ -100,10 +100,10 @@ def differentiable(given):
 
 
 def allowed(function, *args):
-    """Whether torch does this to a plain module."""
+    """Whether torch does this, and rightly, to a plain module."""
     try:
         function(*args)
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError, AssertionError):
         return False
     return True
 
@@ -211,28 +211,27 @@ def test_functional_call_and_vmap_over_factors(cases):
         pytest.skip("torch has no vmap of the plain module")
 
 
-def pushed(module, inputs, call):
-    """Parameters and inputs, tangents of both, and the tangents that come out."""
+def both_modes_agree(module, inputs, call):
+    """By ⟨g, J t⟩ = ⟨Jᵀ g, t⟩, for a change t of parameters and inputs."""
     at = {name: p.detach() for name, p in module.named_parameters()}, [x.detach() for x in inputs]
     tangents = tree_map(torch.randn_like, at)
-    return at, tangents, jvp(lambda p, x: call(with_parameters(module, p), x), at, tangents)[1]
+    _, along = jvp(lambda parameters, x: call(with_parameters(module, parameters), x), at, tangents)
+    parameters, inputs = tree_map(lambda x: x.requires_grad_(), at)
+    out = call(with_parameters(module, parameters), inputs)
+    grads = [torch.randn_like(x) for x in out]
+    back = torch.autograd.grad(out, tree_leaves(at), grads, allow_unused=True, materialize_grads=True)
+    want = sum((b * t).sum() for b, t in zip(back, tree_leaves(tangents), strict=True))
+    got = sum((g * a).sum() for g, a in zip(grads, along, strict=True))
+    torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
 
 
 def test_forward_mode_agrees_with_reverse_mode(cases):
-    """By ⟨g, J t⟩ = ⟨Jᵀ g, t⟩."""
     done = 0
     for plain, registered, given in cases(torch.float64):
         inputs, call = differentiable(given)
-        if allowed(pushed, plain, inputs, call):
+        if allowed(both_modes_agree, plain, inputs, call):  # torch's chunked loss has tangents of zero
             done += 1
-            at, tangents, along = pushed(registered, inputs, call)
-            parameters, inputs = tree_map(lambda x: x.requires_grad_(), at)
-            out = call(with_parameters(registered, parameters), inputs)
-            grads = [torch.randn_like(x) for x in out]
-            back = torch.autograd.grad(out, tree_leaves(at), grads, allow_unused=True, materialize_grads=True)
-            want = sum((b * t).sum() for b, t in zip(back, tree_leaves(tangents), strict=True))
-            got = sum((g * a).sum() for g, a in zip(grads, along, strict=True))
-            torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
+            both_modes_agree(registered, inputs, call)
     if not done:
         pytest.skip("torch has no forward mode of the plain module")
 

@@ -142,7 +142,9 @@ def _somebody_wants_the_weight(p: SVDParametrization) -> bool:
 
 
 def _has_own_forward(*modules: nn.Module) -> bool:
-    return any("forward" in module.__dict__ for module in modules)
+    """Whether a forward was put in the place of torch's or ours, but for one that says that it can do without W."""
+    own = (module.__dict__.get("forward") for module in modules)
+    return any(forward is not None and getattr(forward, "wants_the_weight", True) for forward in own)
 
 
 def _is_plain(p: SVDParametrization, factor: Tensor, input: Tensor) -> bool:
