@@ -5,9 +5,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # xdist workers for the tests: one a core
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
+# which places make mutants tries
+SEED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types bench
+.PHONY: help demo test lint format types bench mutants
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -38,3 +40,7 @@ types: $(READY) ## check the types
 bench: $(READY) ## time against plain layers
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	$(BIN)/python -m benchmarks
+
+mutants: $(READY) ## change the core at places drawn by SEED, and see whether a test notices (half an hour)
+	$(BIN)/python -m pip install --quiet --editable ".[dev,mutants]"
+	nice $(BIN)/python -m mutation --seed $(SEED)

@@ -239,7 +239,7 @@ class _ReflectorProduct(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         reflectors, x, out, *kept = ctx.saved_tensors
         transpose, columns, needs = ctx.transpose, ctx.columns, ctx.needs_input_grad[:2]
-        if must_run_again():  # the kept pieces have no graph
+        if must_run_again(grad):  # the kept pieces have no graph
             again = functools.partial(_apply_plainly, transpose=transpose, columns=columns)
             d_reflectors, d_x = gradients_by_running_again(again, (reflectors, x), needs, (grad,))
             return d_reflectors, d_x, None, None

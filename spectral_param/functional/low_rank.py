@@ -198,7 +198,7 @@ class _LowRank(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         u, sigma, v, *kept = ctx.saved_tensors
         sizes, whole = ctx.sizes, ctx.makes != _FACTORS
-        if must_run_again():  # the kept pieces have no graph
+        if must_run_again(*grads):  # the kept pieces have no graph
             again = functools.partial(_plain_weight if whole else _plain_factors, sizes=sizes)
             return (*gradients_by_running_again(again, (u, sigma, v), ctx.needs_input_grad[:3], grads), None, None)
         if ctx.makes == _NATIVE:

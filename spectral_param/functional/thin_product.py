@@ -69,7 +69,7 @@ class _ThinProduct(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, sigma, left, right, bias, inner = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        if must_run_again():
+        if must_run_again(grad):
             return tuple(gradients_by_running_again(_plain, (x, sigma, left, right, bias), needs, (grad,)))
 
         # x: (N, q)

@@ -159,6 +159,11 @@ def has_channels_last(weight: Tensor) -> bool:
         >>> from spectral_param.parametrization.blocks import has_channels_last
         >>> has_channels_last(torch.empty(2, 3, 4, 4).to(memory_format=torch.channels_last))
         True
+        >>> has_channels_last(torch.empty(2, 3, 1, 1)), has_channels_last(torch.empty(2, 3, 4, 4))
+        (False, False)
     """
     format = CHANNELS_LAST.get(weight.dim())
-    return format is not None and not weight.is_contiguous() and weight.is_contiguous(memory_format=format)
+    if format is None or not weight.is_contiguous(memory_format=format):
+        return False
+    # a kernel of 1×1 is contiguous either way, and convolutions go by its strides
+    return weight.stride() != torch.empty(weight.shape, device="meta").stride()

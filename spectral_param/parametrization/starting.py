@@ -11,6 +11,7 @@ from spectral_param.functional import fitting
 from spectral_param.parametrization.mismatch import warn_of_differences
 from spectral_param.sigma import SigmaMap
 from spectral_param.sizes import Sizes
+from spectral_param.torch_state.modes import has_numbers
 
 
 def fitted(blocks: Tensor, sizes: Sizes, sigma_map: SigmaMap) -> fitting.Factors:
@@ -65,7 +66,7 @@ def check_weight(weight: Tensor, shape: tuple[int, ...]) -> None:
         raise ValueError(f"weight: expected shape {shape}, got {tuple(weight.shape)}.")
     if not has_real_numbers(weight):
         raise TypeError(f"weight: expected a real floating dtype, got {weight.dtype}.")
-    if not torch.isfinite(weight).all():
+    if has_numbers(weight) and not torch.isfinite(weight).all():
         raise ValueError("weight: expected finite values, got NaN or infinity.")
 
 

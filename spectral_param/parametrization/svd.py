@@ -20,7 +20,7 @@ from spectral_param.parametrization.factors import layout_of
 from spectral_param.parametrization.starting import check_weight, drawn, fitted
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.sizes import Sizes
-from spectral_param.torch_state.modes import is_lowered, traced_or_transformed
+from spectral_param.torch_state.modes import has_numbers, is_lowered, traced_or_transformed
 from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.shards import whole, write_
 
@@ -42,7 +42,6 @@ class SVDParametrization(nn.Module):
         dtype: of W.
         matrix_free: whether an ``nn.Linear`` is applied without building W; ``None``: where that is less work.
         channels_last: whether a convolution's kernel has its channels last in memory.
-        name: what the weight is called in warnings.
         layout: which trained tensors there are.
         parametrization_list: what stands in the module and has the trained tensors; set by :meth:`attach`.
         parameter_order: the names of the module's parameters before any of them was registered; set there too.
@@ -66,7 +65,6 @@ class SVDParametrization(nn.Module):
         dtype: torch.dtype,
         matrix_free: bool | None = None,
         channels_last: bool = False,
-        name: str = "weight",
     ) -> None:
         super().__init__()
         self.matrices = matrices
@@ -76,7 +74,6 @@ class SVDParametrization(nn.Module):
         self.dtype = dtype
         self.matrix_free = matrix_free
         self.channels_last = channels_last
-        self.name = name
         self.layout = layout_of(self.sizes, matrices.count, sigma_map.trained)
         self.parameter_order: tuple[str, ...] = ()
         self._held_in: tuple[ParametrizationList, ...] = ()  # in a tuple, since it stands above this module
@@ -148,9 +145,12 @@ class SVDParametrization(nn.Module):
         w = build(way, *self._wide(u, raw, v, way), self._kept)
         half = raw.dtype.itemsize < 4  # a strategy of mixed precision hands factors in its own dtype
         w = w.to(raw.dtype if half else self.dtype)
-        if w.shape != self.matrices.weight_shape:
-            w = self.matrices.to_weight(w)
-        return w.contiguous(memory_format=CHANNELS_LAST[w.dim()]) if self.channels_last else w
+        return self.as_weight(w)
+
+    def as_weight(self, matrices: Tensor) -> Tensor:
+        """(chunks, p, q), or (p, q) where there is one, in the shape and the memory format of the weight."""
+        w = matrices if matrices.shape == self.matrices.weight_shape else self.matrices.to_weight(matrices)
+        return w.clone(memory_format=CHANNELS_LAST[w.dim()]) if self.channels_last else w.contiguous()
 
     def product(self, x: Tensor, way: Way, bias: Tensor | None = None) -> Tensor:
         """``x Wᵀ + b``, (N, chunks · p) for rows x (N, q), without building W; in float32 or float64."""
@@ -182,6 +182,8 @@ class SVDParametrization(nn.Module):
         if self._start is not None:
             return self._start
         check_weight(weight, self.matrices.weight_shape)
+        if not has_numbers(weight):  # shapes alone, for a checkpoint or reset_parameters to fill
+            return self.layout.empty(self._trained_dtype, weight.device)
         return self._pack(fitted(self.matrices.of(weight.detach()), self.sizes, self.sigma_map), like=weight)
 
     def start_at(self, factors: list[Tensor] | None) -> None:
@@ -190,9 +192,7 @@ class SVDParametrization(nn.Module):
 
     def starting_factors(self, weight: Tensor) -> list[Tensor]:
         """The trained tensors at registration: those of ``weight``, or random U and V around the map's start."""
-        if weight.is_meta:  # shapes alone, for a checkpoint or reset_parameters to fill
-            return self.layout.empty(self._trained_dtype, weight.device)
-        if self.init == "weight":
+        if self.init == "weight" or not has_numbers(weight):
             return self.right_inverse(weight)
         return self._pack(drawn(self.chunks, self.sizes, self.sigma_map), like=weight)
 
@@ -319,7 +319,7 @@ class SVDParametrization(nn.Module):
         super()._apply(fn, recurse)
         weight = torch.empty((2,) * len(self.matrices.weight_shape), dtype=self.dtype)
         if self.channels_last:
-            weight = weight.contiguous(memory_format=CHANNELS_LAST[weight.dim()])
+            weight = weight.to(memory_format=CHANNELS_LAST[weight.dim()])
         weight = fn(weight)
         self.dtype, self.channels_last = weight.dtype, has_channels_last(weight)
         return self

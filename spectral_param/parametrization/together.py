@@ -89,21 +89,38 @@ def kept_weight(parametrization_list: Any) -> Tensor | None:
         W; ``None`` where it is to be evaluated as without ``together``.
     """
     p = parametrization_list._modules.get("0")
-    kept = running.store.get(id(p))
-    if kept is None or traced_or_transformed() or _saves_elsewhere():
+    if not keeps(p):
         return None
-    factors = p.factors
-    if len(factors) != len(kept.factors) or any(a is not b for a, b in zip(factors, kept.factors, strict=True)):
-        return None  # swapped, as by functional_call
+    weights = running.store[id(p)].weights
     with_gradients = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    if with_gradients not in kept.weights:
-        kept.weights[with_gradients] = parametrization_list()
-    return kept.weights[with_gradients]
+    if with_gradients not in weights:
+        weights[with_gradients] = parametrization_list()
+    return weights[with_gradients]
 
 
-def _saves_elsewhere() -> bool:
-    """Whether something looks after what is saved for the backward, as checkpointing does, which runs this again."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+def keeps(parametrization: Any) -> bool:
+    """Whether :func:`together` keeps the weight of an SVD here; not where other factors stand in the place of its own.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param import register_svd_parametrization, together
+        >>> from spectral_param.parametrization.together import keeps
+        >>> layer = register_svd_parametrization(torch.nn.Linear(3, 3))
+        >>> with together(layer):
+        ...     keeps(layer.parametrizations.weight[0])
+        True
+    """
+    kept = running.store.get(id(parametrization))
+    if kept is None or traced_or_transformed() or _is_run_again():
+        return False
+    factors = parametrization.factors
+    return len(factors) == len(kept.factors) and all(a is b for a, b in zip(factors, kept.factors, strict=True))
+
+
+def _is_run_again() -> bool:
+    """Whether this is a part that is checkpointed, which the backward runs again: by hooks, or within itself."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks is not None or torch._C._current_graph_task_id() >= 0
 
 
 def _built(model: nn.Module) -> dict[int, _Kept]:
@@ -112,7 +129,7 @@ def _built(model: nn.Module) -> dict[int, _Kept]:
     for held in _registered(model):
         p: Any = held._modules["0"]
         store[id(p)] = _Kept(p.factors, {})
-    if torch.is_inference_mode_enabled() or _saves_elsewhere():
+    if torch.is_inference_mode_enabled() or _is_run_again():
         return store
     for group in _groups(model):
         if len(group) > 1:
@@ -122,7 +139,7 @@ def _built(model: nn.Module) -> dict[int, _Kept]:
             flat = [factor for one in group for factor in one.factors]
             weights = _Together.apply(first.sizes, first.sigma_map, way, *flat)
             for (p, _), weight in zip(group, weights, strict=True):
-                store[id(p)].weights[torch.is_grad_enabled()] = p.matrices.to_weight(weight).to(p.dtype)
+                store[id(p)].weights[torch.is_grad_enabled()] = p.as_weight(weight.to(p.dtype))
     return store
 
 
@@ -221,7 +238,7 @@ class _Together(torch.autograd.Function):
         flat, needs = ctx.saved_tensors, ctx.needs_input_grad[3:]
         used = [g is not None for g in grads for _ in range(3)]
         needed = [f for f, need, use in zip(flat, needs, used, strict=True) if need and use]
-        if must_run_again():  # one by one, with a graph
+        if must_run_again(*grads):  # one by one, with a graph
             with torch.enable_grad():
                 triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
                 weights = [ctx.build(*f) for f, g in zip(triples, grads, strict=True) if g is not None]

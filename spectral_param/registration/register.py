@@ -139,7 +139,6 @@ def replace_weight(
         dtype=weight.dtype,
         matrix_free=matrix_free,
         channels_last=has_channels_last(weight),
-        name=tensor_name,
     )
     with torch.inference_mode(False):  # factors made within it would never get a gradient
         start = parametrization.starting_factors(weight.clone() if weight.is_inference() else weight)

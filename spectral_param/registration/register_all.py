@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -106,9 +107,7 @@ def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]
                     )
                 before.append((place, weight))
                 parametrization = SVDParametrization.alone_on(place.module, place.tensor_name)
-                assert parametrization is not None
-                parametrization.name = place.name
-                if settings["init"] == "weight" and not weight.is_meta:
+                if parametrization is not None and settings["init"] == "weight" and not weight.is_meta:
                     changed[place.name] = _change(parametrization, weight)
         name = ""
         warn_of_changes(told, changed, settings["sigma"])
@@ -128,12 +127,12 @@ def _change(parametrization: SVDParametrization, weight: Tensor) -> float:
 
 def _at_most(reflectors: Any, place: Place, chunks: int) -> Any:
     """The reflectors asked for, or as many as the weight can have; what is no count is left to be refused."""
-    counts = (reflectors,) if isinstance(reflectors, int) else reflectors
-    if not isinstance(counts, (list, tuple)) or not all(isinstance(m, int) for m in counts):
+    counts = (reflectors,) if isinstance(reflectors, Integral) else reflectors
+    if not isinstance(counts, (list, tuple)) or not all(isinstance(m, Integral) for m in counts):
         return reflectors
     weight = place.weight
     if isinstance(weight, nn.parameter.UninitializedParameter):
         return reflectors
     matrices = matrices_of(place.module, weight, chunks)
     capped = tuple(min(m, matrices.p, matrices.q) for m in counts)
-    return capped[0] if isinstance(reflectors, int) else capped
+    return capped[0] if isinstance(reflectors, Integral) else capped

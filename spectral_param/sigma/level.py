@@ -8,6 +8,8 @@ from numbers import Real
 import torch
 from torch import Tensor, nn
 
+from spectral_param.torch_state.modes import has_numbers
+
 Level = float | Tensor
 """A number, or a tensor (k,) or (chunks, k)."""
 
@@ -52,7 +54,7 @@ def everywhere(condition: bool | Tensor) -> bool:
         False
     """
     if isinstance(condition, Tensor):
-        return condition.is_meta or bool(condition.all())
+        return not has_numbers(condition) or bool(condition.all())
     return condition
 
 
@@ -105,5 +107,5 @@ def describe(level: Level) -> str:
     """
     if not isinstance(level, Tensor):
         return str(level)
-    span = "" if level.is_meta else f", {level.min():.4g} to {level.max():.4g}"
+    span = "" if not has_numbers(level) else f", {level.min():.4g} to {level.max():.4g}"
     return f"[{level.numel()} values{span}]"

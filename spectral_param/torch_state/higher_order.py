@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 
 
-def must_run_again() -> bool:
-    """Whether a backward is itself followed by autograd or by ``vmap``, which in-place operations would lose."""
-    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+def must_run_again(*grads: Tensor | None) -> bool:
+    """Whether a backward is itself followed by autograd or by ``vmap``, which in-place operations would lose.
+
+    Args:
+        grads: what the backward is given; batched by the older ``vmap`` where ``is_grads_batched`` is asked for.
+    """
+    if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        return True
+    return any(grad is not None and torch._C._functorch.is_legacy_batchedtensor(grad) for grad in grads)
 
 
 def gradients_by_running_again(

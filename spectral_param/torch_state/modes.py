@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.nn.modules import module as torch_module
 
 
@@ -57,6 +58,18 @@ def traced_or_transformed() -> bool:
 def under_dispatch_mode() -> bool:
     """Whether a mode such as ``FakeTensorMode`` sees every operation, and may make something else of it."""
     return torch._C._len_torch_dispatch_stack() > 0
+
+
+def has_numbers(tensor: Tensor) -> bool:
+    """Whether there are numbers in a tensor; on the meta device and under ``FakeTensorMode`` it is a shape alone.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.torch_state.modes import has_numbers
+        >>> has_numbers(torch.ones(2)), has_numbers(torch.ones(2, device="meta"))
+        (True, False)
+    """
+    return not (tensor.is_meta or is_fake(tensor))
 
 
 def is_listened_to(*modules: nn.Module) -> bool:

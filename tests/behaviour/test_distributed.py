@@ -4,14 +4,16 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from spectral_param import (
     Band,
     clip_singular_values_,
     register_svd_parametrization,
+    remove_svd_parametrization,
     renormalize_reflectors_,
     singular_values,
     svd_parametrizations,
@@ -110,3 +112,73 @@ def test_registering_after_wrapping_is_refused(two_processes):
     for messages in two_processes(register_after_wrapping):
         assert "DistributedDataParallel" in messages[0]
         assert "register before sharding" in messages[1]
+
+
+def message_of(call):
+    """What it raises, in words."""
+    try:
+        call()
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return "nothing"
+
+
+def load_plain_after_sharding(rank):
+    model = shard(registered_model())
+    plain = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).state_dict()
+    before = [p.full_tensor() for p in model.parameters()]
+    messages = []
+    for strict in (True, False):
+        options = StateDictOptions(full_state_dict=True, strict=strict)
+        messages += [
+            message_of(lambda strict=strict: model.load_state_dict(plain, strict=strict)),
+            message_of(lambda options=options: set_model_state_dict(model, dict(plain), options=options)),
+        ]
+    factors = [i for i, (name, _) in enumerate(model.named_parameters()) if "parametrizations" in name]
+    after = [p.full_tensor() for p in model.parameters()]
+    return messages, all(torch.equal(before[i], after[i]) for i in factors)
+
+
+def test_a_plain_checkpoint_into_a_sharded_model_is_refused(two_processes):
+    for messages, unchanged in two_processes(load_plain_after_sharding):
+        for message in messages:
+            assert "0.weight: a plain weight does not reach factors" in message
+            assert "load it before sharding" in message
+        assert unchanged
+
+
+def split_over_ranks(rank):
+    mesh = torch.distributed.init_device_mesh("cpu", (2,))
+    outcomes = []
+    for plan in (ColwiseParallel, RowwiseParallel):
+        model = registered_model()
+        x, _ = data()
+        before = model(x)
+        outcomes.append(message_of(lambda model=model, plan=plan: parallelize_module(model, mesh, {"2": plan()})))
+        assert torch.equal(model(x), before)
+    return outcomes
+
+
+def test_tensor_parallelism_is_refused_with_the_remedy(two_processes):
+    for messages in two_processes(split_over_ranks):
+        for message in messages:
+            assert "weight of Linear, in SVD form, cannot be split over ranks" in message
+            assert "remove_svd_parametrization" in message
+
+
+def remove_after_wrapping(rank):
+    model = registered_model()
+    x, _ = data()
+    wrapped = DistributedDataParallel(model, find_unused_parameters=True)
+    before = wrapped(x)
+    messages = [message_of(lambda part=part: remove_svd_parametrization(part)) for part in (model[0], model, wrapped)]
+    assert torch.equal(wrapped(x), before)
+    del wrapped, before
+    remove_svd_parametrization(model)
+    return messages
+
+
+def test_removing_after_wrapping_is_refused(two_processes):
+    for messages in two_processes(remove_after_wrapping):
+        for message in messages:
+            assert "'weight' of Linear is wrapped in DistributedDataParallel" in message

@@ -124,6 +124,8 @@ class Taps:
 class _Heard:
     """Stands in the place of a parametrization's ``forward`` as long as somebody listens to what it builds."""
 
+    wants_the_weight = False  # a layer that does without W still may
+
     def __init__(self, build: Callable[..., Tensor]) -> None:
         self.build = build
         self.listeners: list[Callable[[Tensor], None]] = []

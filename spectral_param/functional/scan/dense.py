@@ -129,7 +129,7 @@ class _Scan(torch.autograd.Function):
     def backward(ctx: Any, grad_states: Tensor | None, grad_last: Tensor | None) -> tuple[Any, ...]:
         x, h0, m, w, b, states = ctx.saved_tensors
         needs = ctx.needs_input_grad[:5]
-        if must_run_again():
+        if must_run_again(grad_states, grad_last):
             run = functools.partial(_step_by_step, nonlinearity=ctx.nonlinearity, slope=ctx.slope)
             tensors = (x, h0, m, w, b)
             return (*gradients_by_running_again(run, tensors, needs, (grad_states, grad_last)), None, None)

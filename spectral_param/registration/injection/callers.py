@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
+import torch
+
 
 class _Caller(NamedTuple):
     module: str  # a module's name, or how it begins where it ends in a dot
@@ -64,12 +66,23 @@ def refuse_to_swap(owner: str, tensor_name: str) -> None:
         tensor_name: the weight.
     """
     frame = sys._getframe(2)
-    for _ in range(2):
+    for _ in range(6):  # classes and parameters have a setattr of their own between
         if _is(frame, _SWAPS):
             raise ValueError(_message(owner, tensor_name, frame, _SWAPS))
         if frame.f_back is None:
             return
         frame = frame.f_back
+
+
+def refuse_onnx() -> None:
+    """Raises ``RuntimeError`` within ``torch.onnx.export``, which has no triangular solves."""
+    if torch._C._get_tracing_state() is None and not torch.compiler.is_exporting():
+        return
+    if torch.onnx.is_in_onnx_export():
+        raise RuntimeError(
+            "torch.onnx.export has no operator for what a weight in SVD form is computed by; export a folded copy: "
+            "remove_svd_parametrization(copy.deepcopy(model))."
+        )
 
 
 def _is(frame: object, caller: _Caller) -> bool:
@@ -79,6 +92,8 @@ def _is(frame: object, caller: _Caller) -> bool:
 
 
 def _message(owner: str, tensor_name: str, frame: object, caller: _Caller) -> str:
+    while frame.f_code.co_name.startswith("<"):  # type: ignore[attr-defined]  # a comprehension
+        frame = frame.f_back  # type: ignore[attr-defined]
     function = frame.f_code.co_name  # type: ignore[attr-defined]
     remedy = caller.remedy.format(name=owner, tensor_name=tensor_name)
     return f"{tensor_name}: {owner}'s is computed from its SVD, and {function} would have no effect on it; {remedy}."

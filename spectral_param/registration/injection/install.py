@@ -49,7 +49,7 @@ def uninstall(module: nn.Module, tensor_name: str) -> None:
     first: SVDParametrization = held[0]
     if any(hasattr(p, "full_tensor") for p in held.parameters(recurse=False)):
         raise ValueError(f"module: {tensor_name!r} is spread over ranks by fully_shard; fold it before sharding.")
-    check_not_wrapped(module, tensor_name, first.factors)
+    check_not_wrapped(module, tensor_name, held)
     watch.tell_of_writes(module)
     base = plain_class(module)
     trained = any(p.requires_grad for p in held.parameters(recurse=False))

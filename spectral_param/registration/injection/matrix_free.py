@@ -19,7 +19,8 @@ from spectral_param.functional.ways import (
     way_to_build,
 )
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.parametrization.together import running
+from spectral_param.parametrization.together import keeps
+from spectral_param.registration.injection.callers import refuse_onnx
 from spectral_param.registration.injection.watch import handed_out, tell_of_writes
 from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, traced_or_transformed
 
@@ -29,7 +30,7 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(forward)
     def wrapped(self: Any, input: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling() and handed_out:  # a compiler would guard how many there are
+        if not torch.compiler.is_compiling() and handed_out:
             tell_of_writes(self)
         p = SVDParametrization.alone_on(self)
         strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
@@ -75,8 +76,12 @@ def apply_linear(layer: nn.Linear, input: Tensor) -> Tensor:
     """
     p = SVDParametrization.alone_on(layer)
     assert p is not None
+    refuse_onnx()
     parts = p.parts
-    vectors = input.numel() // max(input.shape[-1], 1) if input.dim() else 1
+    if torch.compiler.is_exporting():  # for a batch of any size: as for many
+        vectors = 4 * max(p.reflectors)
+    else:
+        vectors = input.numel() // max(input.shape[-1], 1) if input.dim() else 1
     way = way_to_apply(*parts, vectors, transformed=traced_or_transformed())
     return _applied(layer, p, input, parts[1].dtype, way, autocast_is_on(input.device.type))
 
@@ -125,16 +130,21 @@ def _applied(
     rows = input if input.dim() == 2 else input.reshape(-1, layer.in_features)
     output = p.product(rows, way, layer.bias).to(dtype)
     # In memory of its own and no view, so that what follows may change it in place.
-    output = output.clone() if len(rows) == 1 else output.contiguous()
+    alone = not torch.compiler.is_exporting() and rows.shape[0] == 1
+    output = output.clone() if alone else output.contiguous()
     return output if input.dim() == 2 else torch.ops.aten._unsafe_view(output, (*input.shape[:-1], layer.out_features))
 
 
 def _somebody_wants_the_weight(p: SVDParametrization) -> bool:
     """Whether W is kept for others, or its making is listened to, also by a forward put in the place of torch's."""
     held = p.parametrization_list
-    if id(p) in running.store:
-        return True
-    return parametrize._cache_enabled > 0 or is_listened_to(held, p) or "forward" in held.__dict__
+    return keeps(p) or parametrize._cache_enabled > 0 or is_listened_to(held, p) or _has_own_forward(held, p)
+
+
+def _has_own_forward(*modules: nn.Module) -> bool:
+    """Whether a forward was put in the place of torch's or ours, but for one that says that it can do without W."""
+    own = (module.__dict__.get("forward") for module in modules)
+    return any(forward is not None and getattr(forward, "wants_the_weight", True) for forward in own)
 
 
 def _is_plain(p: SVDParametrization, factor: Tensor, input: Tensor) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.injection.weight_property import factors_of
+from spectral_param.torch_state.shards import is_shard
 
 
 def load_plain_weights(
@@ -26,12 +27,20 @@ def load_plain_weights(
     """Puts factors in the place of plain weights, as an assignment would, and loads as ``base`` does.
 
     Stands in for ``_load_from_state_dict`` of a registered module. A weight that does not fit is reported as torch
-    reports one, and leaves the factors as they are.
+    reports one, and leaves the factors as they are; so is one for factors that are shards.
     """
     for name, parametrization_list in module.parametrizations.items():
         plain, lists = f"{prefix}{name}", f"{prefix}parametrizations.{name}.original"
         present = any(key.startswith(lists) for key in state_dict)
-        if plain not in state_dict or present or not isinstance(parametrization_list[0], SVDParametrization):
+        if plain not in state_dict or not isinstance(parametrization_list[0], SVDParametrization):
+            continue
+        if any(map(is_shard, parametrization_list[0].factors)):
+            del state_dict[plain]
+            error_msgs.append(
+                f"{plain}: a plain weight does not reach factors that are spread over ranks; load it before sharding."
+            )
+            continue
+        if present:
             continue
         weight = state_dict.pop(plain)
         factors: Sequence[Tensor] = parametrization_list[0].factors

@@ -28,7 +28,7 @@ def reset(module: nn.Module, base: Any, name: str) -> None:
     order = next(one[0].parameter_order for one in lists.values() if isinstance(one[0], SVDParametrization))
     names = [n for n in order if n in present] + [n for n in present if n not in order]
 
-    plain = base.__new__(base)
+    plain = object.__new__(base)  # whatever arguments its own __new__ takes
     plain.__dict__ = {**module.__dict__, "_modules": dict(module._modules)}
     del plain._modules["parametrizations"]
     plain._parameters = {n: present[n] for n in names}

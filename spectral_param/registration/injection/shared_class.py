@@ -59,7 +59,7 @@ def shared_class(base: type[nn.Module], tensor_names: tuple[str, ...], ours: tup
         properties = {name: weight_property(name) if name in ours else foreign_property(name) for name in tensor_names}
         metaclass = _Shared if type(base) is type else type("_Shared", (_Shared, type(base)), {})
         members = {**properties, **teach(base), **_COPYING, "__module__": base.__module__}
-        found = _classes[key] = metaclass(f"Parametrized{base.__name__}", (base,), members)
+        found = _classes.setdefault(key, metaclass(f"Parametrized{base.__name__}", (base,), members))  # or a thread's
     return found
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-
-_ALONE = 3  # references: the module's, and the two of asking
 
 
 def tied_to(module: nn.Module, tensor_name: str) -> str | None:
@@ -55,15 +52,17 @@ def check_sole_holder(module: nn.Module, tensor_name: str) -> None:
         raise ValueError(f"module: {owner} is wrapped in DistributedDataParallel; register before wrapping.")
 
 
-def check_not_wrapped(module: nn.Module, tensor_name: str, factors: Sequence[Tensor]) -> None:
+def check_not_wrapped(module: nn.Module, tensor_name: str, parametrization_list: nn.Module) -> None:
     """Raises ``ValueError`` if ``DistributedDataParallel`` reduces the gradients of these factors.
 
     Args:
         module: the owner of the registered weight.
         tensor_name: the weight.
-        factors: its trained tensors.
+        parametrization_list: what has its factors.
     """
-    if any(_is_wrapped(factor) for factor in factors):
+    own = parametrization_list._parameters
+    held = [factor for name in own if _others(own, name) > 0 and (factor := own[name]) is not None]
+    if held and _is_wrapped(*held):
         raise ValueError(
             f"module: {tensor_name!r} of {type(module).__bases__[0].__name__} is wrapped in DistributedDataParallel, "
             "which would not reduce a plain weight's gradient; fold the model that is inside, ddp.module, after "
@@ -87,15 +86,20 @@ def owner_of_parameter(weight: Tensor, but: nn.Module | None = None) -> tuple[nn
 
 def _is_alone(module: nn.Module, tensor_name: str) -> bool:
     """Whether nobody else has the parameter, which spares a search among all objects."""
-    weight = module._parameters[tensor_name]
+    own = module._parameters
     again = vars(module).get("_flat_weights", ())  # where recurrent modules have theirs too
-    return sys.getrefcount(weight) <= _ALONE + sum(w is weight for w in again)
+    return _others(own, tensor_name) <= sum(w is own[tensor_name] for w in again)
 
 
-def _is_wrapped(weight: Tensor | None) -> bool:
+def _others(parameters: dict[str, Any], name: str) -> int:
+    """How many references to a parameter there are besides the dictionary's, and the one of asking."""
+    return sys.getrefcount(parameters[name]) - 2
+
+
+def _is_wrapped(*weights: Tensor | None) -> bool:
     return any(
         isinstance(wrapper, DistributedDataParallel)
-        for referrer in gc.get_referrers(weight)
+        for referrer in gc.get_referrers(*weights)
         if isinstance(referrer, list)
         for wrapper in _owners(referrer, "_module_parameters")
     )

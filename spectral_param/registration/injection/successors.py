@@ -11,6 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.registration.injection.whereabouts import name_of
 from spectral_param.torch_state.users_line import warn
 
 _successors: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -48,7 +49,7 @@ def _before_a_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> 
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     known = set(map(id, held))
     idle = [
-        parametrization.name
+        name_of(parametrization.parametrization_list)
         for parameter in held
         if (parametrization := successor(parameter)) is not None
         and not any(id(factor) in known for factor in parametrization.factors)

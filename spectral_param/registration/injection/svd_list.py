@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
+from spectral_param.registration.injection import watch
+
 
 class SVDList(ParametrizationList):
     """The SVD of a weight, and parametrizations on top of it, each of which maps W to a W of the same shape."""
@@ -30,6 +32,14 @@ class SVDList(ParametrizationList):
         if not fits:
             raise ValueError(self._refusal(module))
         return super().append(module)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        watch.tell(self)  # and lets go of what nobody holds, or torch could not swap what it was computed from
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        watch.forget(self)
+        super()._load_from_state_dict(*args, **kwargs)
 
     def _refusal(self, module: nn.Module) -> str:
         name = type(module).__name__.lstrip("_")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 from torch import nn
@@ -27,6 +28,7 @@ def teach(base: Any) -> dict[str, Any]:
         "_save_to_state_dict": _save_to_state_dict,
         "__prepare_scriptable__": _refuse_to_script,
         "qconfig": property(_has_no_qconfig, _refuse_to_quantize),
+        "_distribute_module_applied": property(_refuse_tensor_parallelism),
     }
     if issubclass(base, nn.RNNBase):
         members |= recurrent_members(base)
@@ -70,3 +72,15 @@ def _has_no_qconfig(self: nn.Module) -> None:
 def _refuse_to_quantize(self: nn.Module, qconfig: Any) -> None:
     if qconfig is not None:
         raise RuntimeError(f"Quantization does not read computed weights: {_FOLD}")
+
+
+def _refuse_tensor_parallelism(self: nn.Module) -> bool:
+    """What ``distribute_module`` asks for before it touches a module; others find no such attribute."""
+    if sys._getframe(1).f_code.co_name == "distribute_module":
+        names = " and ".join(parametrization_lists(self))
+        raise ValueError(
+            f"module: {names} of {plain_class(self).__name__}, in SVD form, cannot be split over ranks by tensor "
+            "parallelism; leave it out of the plan, shard it with fully_shard, or fold it first, with "
+            "remove_svd_parametrization."
+        )
+    raise AttributeError("_distribute_module_applied")

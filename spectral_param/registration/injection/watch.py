@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.registration.injection.whereabouts import name_of
 from spectral_param.torch_state.checksum import checksum
 from spectral_param.torch_state.users_line import warn
 
@@ -25,31 +25,31 @@ class _HandedOut:
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight
         self.storage = weight.detach()  # where its numbers were, should ``.data`` be set
-        self.looks = self._looks()
+        self.uses = self._uses()  # by its graph and by us
+        self.requires_grad, self.numbers = weight.requires_grad, self._numbers()
 
-    def _looks(self) -> tuple[object, ...]:
+    def _uses(self) -> int:
+        return torch._C._storage_Use_Count(self.storage.untyped_storage()._cdata)
+
+    def _numbers(self) -> tuple[object, ...]:
         version = None if self.weight.is_inference() else self.weight._version
-        requires_grad = self.weight.requires_grad
-        return version, self.weight.data_ptr(), requires_grad, checksum(self.weight), checksum(self.storage)
+        return version, self.weight.data_ptr(), checksum(self.weight), checksum(self.storage)
 
     @property
-    def is_changed(self) -> bool:
-        return self.looks != self._looks()
+    def change(self) -> str:
+        """What was done to it, and what to do in place of that; nothing for nothing."""
+        if self.weight.requires_grad != self.requires_grad:
+            return "requires_grad was set on what is read of it, {no_effect}; set it on its factors: {factors}."
+        if self.numbers != self._numbers():
+            return "was changed in place after it was read, {no_effect}; assign to it instead: {weight} = value."
+        return ""
 
     @property
     def is_held(self) -> bool:
         """Whether somebody else has the tensor or its storage, and may change it yet."""
-        count = torch._C._storage_Use_Count(self.weight.untyped_storage()._cdata)
-        return count > _ALONE or sys.getrefcount(self.weight) > 2
+        return sys.getrefcount(self.weight) > 2 or self._uses() > self.uses
 
 
-def _storage_uses_when_alone() -> int:
-    """How often torch counts a storage that only a :class:`_HandedOut` has; versions of torch differ."""
-    alone = _HandedOut(torch.zeros(1))
-    return torch._C._storage_Use_Count(alone.weight.untyped_storage()._cdata)
-
-
-_ALONE = _storage_uses_when_alone()
 handed_out: weakref.WeakKeyDictionary[nn.Module, list[_HandedOut]] = weakref.WeakKeyDictionary()
 """By parametrization list. Written here alone."""
 
@@ -57,7 +57,9 @@ handed_out: weakref.WeakKeyDictionary[nn.Module, list[_HandedOut]] = weakref.Wea
 def hand_out(parametrization_list: nn.Module, weight: Tensor) -> None:
     """Watches a weight until it is let go."""
     if type(weight) is Tensor and not weight.is_meta:
-        handed_out.setdefault(parametrization_list, []).append(_HandedOut(weight))
+        watched = handed_out.setdefault(parametrization_list, [])
+        if not any(one.weight is weight for one in watched):
+            watched.append(_HandedOut(weight))
 
 
 def forget(parametrization_list: nn.Module) -> None:
@@ -68,35 +70,43 @@ def forget(parametrization_list: nn.Module) -> None:
 def tell_of_writes(module: Any) -> None:
     """Warns, once for each, of weights of a module that were changed after they were handed out."""
     if handed_out:
-        for name, held in module._modules["parametrizations"]._modules.items():
-            _tell(held, name)
+        for held in module._modules["parametrizations"]._modules.values():
+            tell(held)
 
 
 def is_of_another(weight: Tensor, parametrization_list: nn.Module) -> bool:
     """Whether a tensor is a weight that another registered module has handed out."""
-    for other, weights in handed_out.items():
-        if other is not parametrization_list and any(one.weight is weight for one in weights):
-            return True
-    return False
+    others = [reference() for reference in handed_out.keyrefs()]  # a copy at once: other threads may hand out
+    return any(
+        one.weight is weight
+        for other in others
+        if other is not None and other is not parametrization_list
+        for one in handed_out.get(other, ())
+    )
 
 
-def _tell(held: nn.Module, tensor_name: str) -> None:
-    watched = handed_out.pop(held, [])
-    if any(one.is_changed for one in watched):
-        first = held._modules["0"]
-        name = first.name if isinstance(first, SVDParametrization) else tensor_name
-        warn(
-            f"{name}: was changed in place after it was read, which has no effect on a weight in SVD form; "
-            f"assign to it instead: module.{tensor_name} = value."
+def tell(parametrization_list: nn.Module) -> None:
+    """Warns if a weight was changed after it was handed out; lets go of those that nobody holds."""
+    watched = handed_out.pop(parametrization_list, [])
+    change = next(filter(None, [one.change for one in watched]), "")
+    if change:
+        name = name_of(parametrization_list)
+        owner, _, tensor_name = name.rpartition(".")
+        says = change.format(
+            no_effect="which has no effect on a weight in SVD form",
+            weight=name,
+            factors=f"{owner}.parametrizations.{tensor_name}.requires_grad_()",
         )
+        warn(f"{name}: {says}")
     elif still_held := [one for one in watched if one.is_held]:
-        handed_out[held] = still_held
+        handed_out[parametrization_list] = still_held
 
 
 def _before_a_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    for held in list(handed_out):
-        first = held._modules["0"]
-        _tell(held, first.name.rpartition(".")[2] if isinstance(first, SVDParametrization) else "weight")
+    for reference in handed_out.keyrefs():  # a copy at once: other threads may hand out
+        held = reference()
+        if held is not None:
+            tell(held)
 
 
 register_optimizer_step_pre_hook(_before_a_step)

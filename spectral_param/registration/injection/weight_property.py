@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 from spectral_param.parametrization import together
 from spectral_param.parametrization.lookup import parametrization_lists
 from spectral_param.registration.injection import watch
-from spectral_param.registration.injection.callers import refuse_to_lend, refuse_to_swap
+from spectral_param.registration.injection.callers import refuse_onnx, refuse_to_lend, refuse_to_swap
 from spectral_param.registration.injection.sole_holder import owner_of_parameter
 from spectral_param.torch_state.modes import traced_or_transformed
 from spectral_param.torch_state.shards import write_
@@ -86,8 +86,9 @@ def weight_property(tensor_name: str) -> property:
     def read(self: Any) -> Tensor:
         held = parametrization_lists(self)._modules.get(tensor_name)
         if held is None:
-            return nn.Module.__getattr__(self, tensor_name)  # type: ignore[return-value]
+            return _read_plain(self, tensor_name)
         if traced_or_transformed():
+            refuse_onnx()
             return _evaluate(self, held, tensor_name)
         if id(self) not in _running.reads:
             refuse_to_lend(self._plain_class.__name__, tensor_name)
@@ -98,7 +99,10 @@ def weight_property(tensor_name: str) -> property:
         return _running.reads[id(self)].weight(self, held, tensor_name)
 
     def write(self: Any, value: Tensor) -> None:
-        held = parametrization_lists(self)[tensor_name]
+        held = parametrization_lists(self)._modules.get(tensor_name)
+        if held is None:
+            vars(self)[tensor_name] = value
+            return
         if not isinstance(value, Tensor):
             raise TypeError(f"{tensor_name}: expected a tensor, got {type(value).__name__}.")
         refuse_to_swap(self._plain_class.__name__, tensor_name)
@@ -108,7 +112,7 @@ def weight_property(tensor_name: str) -> property:
         if id(self) in _running.reads:
             _running.reads[id(self)].weights.clear()
 
-    return property(read, write)
+    return property(read, write, lambda self: _delete_plain(self, tensor_name))
 
 
 def foreign_property(tensor_name: str) -> property:
@@ -117,13 +121,33 @@ def foreign_property(tensor_name: str) -> property:
     def read(self: Any) -> Tensor:
         held = parametrization_lists(self)._modules.get(tensor_name)
         if held is None:
-            return nn.Module.__getattr__(self, tensor_name)  # type: ignore[return-value]
+            return _read_plain(self, tensor_name)
         return _evaluate(self, held, tensor_name)
 
     def write(self: Any, value: Tensor) -> None:
-        parametrization_lists(self)[tensor_name].right_inverse(value)
+        held = parametrization_lists(self)._modules.get(tensor_name)
+        if held is None:
+            vars(self)[tensor_name] = value
+        else:
+            held.right_inverse(value)
 
-    return property(read, write)
+    return property(read, write, lambda self: _delete_plain(self, tensor_name))
+
+
+def _read_plain(module: Any, tensor_name: str) -> Any:
+    """The attribute as a class without the property would have it: a sibling of the module had that parametrized."""
+    own = vars(module)
+    return own[tensor_name] if tensor_name in own else module.__getattr__(tensor_name)
+
+
+def _delete_plain(module: Any, tensor_name: str) -> None:
+    if tensor_name in parametrization_lists(module):
+        raise AttributeError(
+            f"{tensor_name}: is computed, and cannot be deleted before its parametrization is removed."
+        )
+    if tensor_name not in vars(module):
+        raise AttributeError(tensor_name)
+    del vars(module)[tensor_name]
 
 
 def factors_of(held: Any, weight: Tensor) -> Sequence[Tensor]:

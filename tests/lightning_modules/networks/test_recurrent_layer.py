@@ -7,6 +7,7 @@ from torch import nn
 from lightning_modules import SequenceClassifier
 from lightning_modules.networks.recurrent_layer import SINGLE_LAYER, Cell, output_features, recurrent_layer
 from spectral_param import Unconstrained, singular_values, spectral_margin, svd_parametrizations
+from tests.reference import reflector_product
 
 CELLS = get_args(Cell)
 # the cells whose layers may be stacked
@@ -183,3 +184,11 @@ def test_bad_arguments():
         recurrent_layer("gru", 3, 8, num_layers=0)
     with pytest.raises(ValueError, match="reflectors"):
         recurrent_layer("spectral-rnn", 3, 8, reflectors=9)
+
+
+def test_the_orthogonal_matrix_of_ornn_is_a_product_of_reflectors_of_u():
+    layer = recurrent_layer("ornn", 3, 8, reflectors=4)
+    [(_, p)] = svd_parametrizations(layer)
+    assert p.v is None
+    exact = reflector_product(p.u.detach())
+    torch.testing.assert_close(p.parametrization_list().detach().double(), exact, rtol=0, atol=1e-6)

@@ -329,3 +329,45 @@ def test_two_monitors_of_the_same_weights_read_the_same_and_leave_nothing(tmp_pa
     first, second = (monitor.history["rnn.weight_hh_l0"] for monitor in monitors)
     assert torch.equal(first[::2], second)
     assert all("forward" not in vars(parametrization) for _, parametrization in svd_parametrizations(model))
+
+
+def test_a_layer_called_twice_has_the_gradients_of_both_outputs(tmp_path):
+    """As a weight has those of both uses: they add up, and their norm is taken then."""
+
+    class Twice(Regression):
+        def forward(self, x):
+            return self.second(torch.tanh(self.first(x)) + self.first(x + 1))
+
+    model, monitor = Twice(), GradientNormMonitor(layers="first", every_n_steps=1)
+    trainer(tmp_path, monitor, max_steps=1).fit(model, vectors())
+    twin, (x, y) = Twice(), next(iter(vectors()))
+    one, other = (twin.first(x).detach().requires_grad_() for x in (x, x + 1))
+    loss = nn.functional.mse_loss(twin.second(torch.tanh(one) + other), y)
+    both = torch.stack(torch.autograd.grad(loss, [one, other])).sum(0)
+    assert monitor.history["first.output"].item() == pytest.approx(both.norm().item())
+
+
+@pytest.mark.parametrize("when", ["in the forward", "before the backward"])
+def test_a_fit_after_an_interrupted_fit_has_the_norms_of_its_own_steps(tmp_path, when):
+    class Interrupted(Truthful):
+        stops = True
+
+        def stop(self, at):
+            if self.stops and at == when and len(self.truth) == 1:  # in the first step
+                raise RuntimeError(f"stopped {at}")
+
+        def forward(self, x):
+            result = super().forward(x)
+            self.stop("in the forward")
+            return result
+
+        def on_before_backward(self, loss):
+            self.stop("before the backward")
+
+    model, monitor = Interrupted(), GradientNormMonitor(times=(0, 4), every_n_steps=1)
+    with pytest.raises(RuntimeError, match=f"stopped {when}"):
+        trainer(tmp_path, monitor).fit(model, sequences())
+    model.stops, model.truth = False, []
+    trainer(tmp_path, monitor).fit(model, sequences())
+    check(monitor, model.truth)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())

@@ -1,6 +1,10 @@
+import copy
+
 import pytest
 import torch
+from torch import nn
 
+from spectral_param import register_svd_parametrization
 from spectral_param.functional import factorization
 from spectral_param.functional.factorization import ReflectorProduct
 from spectral_param.functional.reflectors import pack
@@ -61,3 +65,34 @@ def test_gradients(p, q):
 
     assert torch.autograd.gradcheck(weight, (u, sigma, v))
     assert torch.autograd.gradgradcheck(weight, (u, sigma, v))
+
+
+def test_a_weight_lies_row_by_row_in_memory_without_a_side_too():
+    sigma, reflectors = torch.randn(4, dtype=torch.float64), torch.randn(6, 2, dtype=torch.float64)
+    for u, v in ((None, reflectors), (reflectors, None), (reflectors, reflectors)):
+        p, q = (4 if side is None else 6 for side in (u, v))
+        assert svd_weight(u, sigma, v, p, q).is_contiguous()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16, 33, 64])
+def test_small_noise_on_all_numbers_moves_the_weight_by_as_much(size, chunks, dtype):
+    signs = set()
+    for turn in (1, -1, 1, -1):
+        blocks = torch.linalg.qr(torch.randn(chunks, size, size, dtype=dtype))[0]
+        blocks[..., 0] *= turn
+        signs |= set(torch.linalg.det(blocks).round().tolist())
+        layer = nn.Linear(size, size * chunks, bias=False, dtype=dtype)
+        layer.weight.data.copy_(blocks.flatten(0, 1))
+        register_svd_parametrization(layer, chunks=chunks)
+        before = layer.weight.detach()
+        torch.testing.assert_close(before, blocks.flatten(0, 1), rtol=0, atol=2e-6)
+        for noise in (1e-7, 1e-6, 1e-5):
+            noisy = copy.deepcopy(layer)
+            with torch.no_grad():
+                for parameter in noisy.parameters():
+                    parameter.add_(noise * torch.randn_like(parameter))
+            rounding = 100 * torch.finfo(dtype).eps
+            assert torch.linalg.matrix_norm(noisy.weight - before, 2) <= 10 * size * noise + rounding
+    assert signs == {-1.0, 1.0}

@@ -118,3 +118,20 @@ def test_too_many_columns_are_named():
         householder_from_orthogonal(torch.ones(2, 3))
     with pytest.raises(TypeError, match="^q: expected"):
         householder_from_orthogonal(torch.ones(3, 3, dtype=torch.int64))
+
+
+def test_entries_of_drawn_matrices_are_of_one_size():
+    """E[q_ij²] = 1/n for every i and j, wherever an entry stands."""
+    torch.manual_seed(0)
+    n = 6
+    q = householder_product(torch.stack([haar_reflectors(n, n) for _ in range(4000)]))
+    torch.testing.assert_close(n * q.square().mean(0), torch.ones(n, n, dtype=torch.float64), rtol=0, atol=0.08)
+
+
+def test_nearly_equal_singular_values_are_not_made_equal():
+    weight = with_spectrum(torch.linspace(1.03, 1.0, 9, dtype=torch.float64)).float()
+    values = torch.linalg.svdvals(weight.double())
+    _, sigma, _ = fit(weight, 5, 4)  # as many reflectors as Theorem 3 asks for where σ are equal
+    torch.testing.assert_close(sigma[:4], values[:4])
+    _, sigma, _ = fit(weight / values.float().mean(), 9, 9)
+    assert sigma.max() - sigma.min() > 0.028

@@ -24,3 +24,17 @@ def test_frozen_factors_get_no_gradient():
     x, sigma = torch.randn(5, 3), torch.randn(3, requires_grad=True)
     thin_product(x, sigma, torch.randn(3, 1), torch.randn(3, 1)).sum().backward()
     torch.testing.assert_close(sigma.grad, x.sum(0))
+
+
+def test_each_tensor_has_its_gradient_without_the_others():
+    tensors = [torch.randn(s, dtype=torch.float64) for s in ((5, 3), (3,), (4, 2), (3, 2), (4,))]
+
+    def gradients(needed):
+        inputs = [t.clone().requires_grad_(i in needed) for i, t in enumerate(tensors)]
+        thin_product(*inputs).sin().sum().backward()
+        return [t.grad for t in inputs]
+
+    for i, want in enumerate(gradients(range(5))):
+        alone = gradients([i])
+        torch.testing.assert_close(alone.pop(i), want)
+        assert all(grad is None for grad in alone)

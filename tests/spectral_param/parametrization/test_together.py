@@ -1,8 +1,11 @@
 import copy
+import threading
 
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad, jvp, vmap
+from torch.utils.checkpoint import checkpoint
 
 from spectral_param import Band, SigmaMap, SVDParametrization, register_svd_parametrization, together
 
@@ -178,3 +181,113 @@ def test_inference_mode():
     with torch.inference_mode(), together(model):
         y = model(x)
     torch.testing.assert_close(y, model(x))
+
+
+def test_maps_that_differ_in_a_number_alone_build_their_own_weights():
+    """A band around 1 and one around 4 are of one class, and no more."""
+    near, far = network(2, reflectors=2, sigma=Band(0.1)), network(2, reflectors=2, sigma=Band(0.1, center=4.0))
+    with together(model := nn.Sequential(*near, *far)):
+        for layer, center in ((near[0], 1.0), (near[2], 1.0), (far[0], 4.0), (far[2], 4.0)):
+            values = torch.linalg.svdvals(layer.weight)
+            torch.testing.assert_close(values, torch.full_like(values, center))
+    x = torch.randn(3, 6, dtype=torch.float64)
+    torch.testing.assert_close(outcome(model, x, around=True), outcome(model, x, around=False))
+
+
+@pytest.mark.parametrize("frozen", [0, 2, 4])  # whichever comes first
+def test_freezing_a_part_of_one_layer_freezes_no_other(frozen):
+    model, x = network(3, reflectors=2), torch.randn(3, 6, dtype=torch.float64)
+    model[frozen].parametrizations.weight[0].raw_sigma.requires_grad_(False)
+    _, got = outcome(model, x, around=True)
+    _, want = outcome(model, x, around=False)
+    assert [g is None for g in got].count(True) == 1
+    torch.testing.assert_close(got, want)
+
+
+# ------------------------------------------------------------------------------------------------- who else is at work
+
+
+def loss_of(model, x):
+    return lambda factors: functional_call(model, factors, (x,)).square().sum()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")  # torch's own, of its jvp
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")
+def test_factors_that_are_handed_in_are_the_ones_used():
+    model, x = network(reflectors=2, sigma=Band(0.3)), torch.randn(3, 6, dtype=torch.float64)
+    factors = {name: (1.1 * p.detach()).requires_grad_() for name, p in model.named_parameters()}
+    loss, plain = loss_of(model, x), {name: p.detach() for name, p in factors.items()}
+    stacked = {name: torch.stack([p, 0.9 * p]) for name, p in plain.items()}
+    calls = {
+        "functional_call": lambda: torch.autograd.grad(loss(factors), list(factors.values())),
+        "grad": lambda: grad(loss)(plain),
+        "jvp": lambda: jvp(loss, (plain,), (plain,)),
+        "vmap": lambda: vmap(loss)(stacked),
+    }
+    for call in calls.values():
+        want = call()
+        with together(model):
+            torch.testing.assert_close(call(), want)
+
+
+def test_a_forward_without_gradients_hides_none_of_the_next():
+    model, x = network(reflectors=2), torch.randn(3, 6, dtype=torch.float64)
+    model.append(register_svd_parametrization(nn.Linear(6, 4).double()))  # that has no equal
+    want = outcome(model, x, around=False)
+    model.zero_grad()
+    with together(model):
+        with torch.no_grad():
+            model(x)
+        y = model(x)
+    y.square().sum().backward()
+    torch.testing.assert_close([p.grad for p in model.parameters()], want[1])
+    model.zero_grad()
+    with torch.no_grad(), together(model), torch.enable_grad():
+        model(x).square().sum().backward()
+    torch.testing.assert_close([p.grad for p in model.parameters()], want[1])
+
+
+def test_threads_have_weights_of_their_own():
+    model, x, errors = network(reflectors=2), torch.randn(3, 6, dtype=torch.float64), []
+    want = model(x).detach()
+
+    def step():
+        try:
+            for _ in range(20):
+                with together(model):
+                    y = model(x)
+                torch.autograd.grad(y.square().sum(), list(model.parameters()))
+                torch.testing.assert_close(y, want)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=step) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("parts", [[0], [2], [0, 4], [0, 2, 4, 6]])
+@pytest.mark.parametrize("within", [True, False])
+def test_parts_may_be_checkpointed(reentrant, parts, within):
+    model = network(reflectors=2)
+    x = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
+    want = outcome(model, x, around=False)
+    model.zero_grad()
+
+    def run():
+        y = x
+        for i, layer in enumerate(model):
+            y = checkpoint(layer, y, use_reentrant=reentrant) if i in parts else layer(y)
+        return y
+
+    with together(model):
+        y = run()
+        if within:
+            y.square().sum().backward()
+    if not within:
+        y.square().sum().backward()
+    torch.testing.assert_close([p.grad for p in model.parameters()], want[1])

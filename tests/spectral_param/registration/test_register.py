@@ -13,6 +13,7 @@ from spectral_param import (
     singular_values,
     svd_parametrizations,
 )
+from spectral_param.registration.injection import sole_holder
 from tests.reference import relative, svd_product
 
 
@@ -287,3 +288,17 @@ def test_reset_keeps_sigma_legal_and_starts_as_registration_did():
     fitted.reset_parameters()
     assert 0.1 < fitted.weight.abs().max() <= 1 / 50**0.5 + 1e-6
     assert fitted.bias.abs().max() > 0
+
+
+def test_removal_searches_all_objects_for_no_factor_that_nobody_else_holds(monkeypatch):
+    searches = []
+    search = sole_holder.gc.get_referrers
+    monkeypatch.setattr(sole_holder.gc, "get_referrers", lambda *objects: searches.append(objects) or search(*objects))
+    module = register_svd_parametrization(nn.Linear(4, 4))
+    remove_svd_parametrization(module)
+    assert not searches
+    register_svd_parametrization(module)
+    optimizer = torch.optim.SGD(module.parameters())
+    remove_svd_parametrization(module)
+    assert len(searches[0]) == 3
+    assert optimizer.param_groups

@@ -109,3 +109,46 @@ def test_gradients_of_low_rank(nonlinearity, bias, output):
     torch.testing.assert_close(scan(*inputs), want)
     assert torch.autograd.gradcheck(scan, inputs)
     assert torch.autograd.gradgradcheck(scan, inputs)
+
+
+def both_scans():
+    x, h0, m, w, b = (t.detach() for t in sizes())
+    sigma, left, right = (torch.randn(s, dtype=torch.float64) for s in ((4,), (4, 2), (4, 2)))
+    return {"dense": lambda: rnn_scan(x, h0, m, w, b), "thin": lambda: low_rank_scan(x, h0, m, sigma, left, right, b)}
+
+
+@pytest.mark.parametrize("kind", ["dense", "thin"])
+def test_the_last_state_is_a_tensor_of_its_own(kind):
+    states, last = both_scans()[kind]()
+    before = states.clone()
+    torch.testing.assert_close(last, states[-1])
+    last.add_(1)
+    assert torch.equal(states, before)
+
+
+@pytest.mark.parametrize("kind", ["dense", "thin"])
+def test_float64_is_exempt_from_autocast(kind):
+    scan = both_scans()[kind]
+    want = scan()
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(scan(), want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["dense", "thin"])
+def test_each_tensor_has_its_gradient_without_the_others(kind):
+    shapes = {"dense": [(4, 4)], "thin": [(4,), (4, 2), (4, 2)]}[kind]
+    x, h0, m, _, b = (t.detach() for t in sizes())
+    tensors = [x, h0, m, *(torch.randn(shape, dtype=torch.float64) for shape in shapes)]
+    scan = rnn_scan if kind == "dense" else low_rank_scan
+    tensors.append(b)
+
+    def gradients(needed):
+        inputs = [t.clone().requires_grad_(i in needed) for i, t in enumerate(tensors)]
+        scan(*inputs)[0].sin().sum().backward()
+        return [t.grad for t in inputs]
+
+    together = gradients(range(len(tensors)))
+    for i, want in enumerate(together):
+        alone = gradients([i])
+        torch.testing.assert_close(alone.pop(i), want)
+        assert all(grad is None for grad in alone)

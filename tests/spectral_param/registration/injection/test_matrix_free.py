@@ -1,5 +1,6 @@
 import copy
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -165,3 +166,76 @@ def test_weights_handed_out_elsewhere_do_not_compile_a_layer_again():
         compiled(torch.randn(2, 4))
         held.append(third.weight)
     assert counter.frame_count == 1
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # a list of parametrizations takes no tensors
+@pytest.mark.parametrize("place", ["list", "parametrization"])
+@pytest.mark.parametrize(
+    "hook", ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook", "module_forward_hook"]
+)
+def test_whoever_listens_is_heard(built, place, hook):
+    layer, x, heard = linear(True), torch.randn(2, 24), []
+    want = layer(x)
+    assert not built
+    held = layer.parametrizations.weight
+    module = held if place == "list" else held[0]
+
+    def listen(caller, *_):
+        heard.extend([caller] if caller is module else [])
+
+    if hook == "module_forward_hook":  # of all modules
+        handle = nn.modules.module.register_module_forward_hook(listen)
+    else:
+        handle = getattr(module, f"register_{hook}")(listen)
+    got = layer(x)
+    got.sum().backward()
+    handle.remove()
+    torch.testing.assert_close(got, want)
+    assert heard == [module]
+
+
+@pytest.mark.parametrize("matrix_free", [None, True, False])
+@pytest.mark.parametrize("part", ["list", "SVD", "map"])
+@pytest.mark.parametrize("way", ["forward", "forward hook", "pre-hook", "backward hook", "backward pre-hook"])
+def test_whoever_listens_to_a_part_is_heard(matrix_free, part, way):
+    layer, heard = linear(matrix_free), []
+    held = layer.parametrizations.weight
+    module = {"list": held, "SVD": held[0], "map": held[0].sigma_map}[part]
+    x = torch.randn(4, 24, requires_grad=True)
+    want = layer(x)
+    hear = lambda *_: heard.append(way)  # noqa: E731
+    if way == "forward":
+        forward = module.forward
+        module.forward = lambda *args, **kwargs: (hear(), forward(*args, **kwargs))[1]
+    elif way == "forward hook":
+        module.register_forward_hook(hear)
+    elif way == "pre-hook":
+        module.register_forward_pre_hook(hear)
+    elif way == "backward hook":
+        module.register_full_backward_hook(hear)
+    else:
+        module.register_full_backward_pre_hook(hear)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that no input of the list requires a gradient
+        y = layer(x)
+        y.sum().backward()
+    torch.testing.assert_close(y, want, rtol=1e-5, atol=1e-5)
+    assert heard
+
+
+@pytest.mark.parametrize("matrix_free", [None, True, False])
+def test_a_hook_on_all_modules_hears_the_parts(matrix_free):
+    layer, heard = linear(matrix_free), []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, *_: heard.append(type(module).__name__))
+    layer(torch.randn(4, 24))
+    handle.remove()
+    assert "SVDParametrization" in heard
+
+
+def test_a_recurrence_hears_who_replaced_the_forward_of_its_list():
+    rnn, heard = SpectralRNN(1, 64, reflectors=4, matrix_free=True), []
+    held = rnn.parametrizations.weight_hh_l0
+    forward = held.forward
+    held.forward = lambda: (heard.append(1), forward())[1]
+    rnn(torch.randn(3, 2, 1))
+    assert heard
