@@ -191,6 +191,6 @@ def _tell_of_a_tie(module: nn.Module, held: nn.Module, tensor_name: str, value: 
         tied = owner_of_parameter(value) is not None
     if tied:
         warn(
-            f"{tensor_name}: the weight of another module is copied into the factors of {type(module).__name__}, "
+            f"{tensor_name}: the weight of another module is copied into the factors of {module._plain_class.__name__}, "
             "and the two are not tied; share the module, or tie before registering."
         )
