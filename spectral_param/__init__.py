@@ -9,8 +9,11 @@ from spectral_param.optimizers import add_factors_, parameter_groups
 from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.together import together
+from spectral_param.registration.plain_state import load_plain_state_dict, plain_state_dict
 from spectral_param.registration.register import register_svd_parametrization, remove_svd_parametrization
-from spectral_param.registration.register_all import RegistrationReport, register_all
+from spectral_param.registration.register_all import register_all
+from spectral_param.registration.report import RegistrationReport
+from spectral_param.registration.safe_globals import safe_globals
 from spectral_param.show_config import show_config
 from spectral_param.sigma import Band, Bounded, Fixed, Interval, Positive, SigmaMap, Unconstrained
 from spectral_param.spectrum.decomposition import SVD, inverse, pinv, solve, svd
@@ -45,13 +48,16 @@ __all__ = [
     "clip_singular_values_",
     "condition_number",
     "inverse",
+    "load_plain_state_dict",
     "log_abs_det",
     "parameter_groups",
     "pinv",
+    "plain_state_dict",
     "register_all",
     "register_svd_parametrization",
     "remove_svd_parametrization",
     "renormalize_reflectors_",
+    "safe_globals",
     "show_config",
     "singular_values",
     "solve",

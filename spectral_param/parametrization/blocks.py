@@ -27,7 +27,7 @@ class Matrices:
 
     Attributes:
         weight_shape: the shape of the weight.
-        count: how many matrices: chunks, or the outputs of a bilinear layer.
+        count: how many matrices: chunks, the outputs of a bilinear layer, or experts.
         p: rows of a matrix.
         q: columns.
         input_first: whether dim 0 of the weight counts inputs, as in transposed convolutions.
@@ -47,12 +47,12 @@ class Matrices:
         return weight.reshape(self.count, self.p, self.q)
 
     def to_weight(self, matrices: Tensor) -> Tensor:
-        """(count, p, q), or (p, q) where there is one, as the weight."""
+        """(count, p, q), or (p, q) where there is one, as the weight, with the strides of a plain one."""
         if not self.input_first:
             return matrices.reshape(self.weight_shape)
         first, *rest = self.weight_shape
         blocks = matrices.reshape(self.count, rest[0], first // self.count, *rest[1:])
-        return blocks.transpose(1, 2).reshape(self.weight_shape)
+        return blocks.transpose(1, 2).reshape(self.weight_shape).contiguous()
 
 
 def matrices_of(module: nn.Module, weight: Tensor, chunks: int = 1) -> Matrices:
@@ -60,7 +60,8 @@ def matrices_of(module: nn.Module, weight: Tensor, chunks: int = 1) -> Matrices:
 
     Two dimensions: as it is, cut into ``chunks`` along dim 0. A convolution: (out, in·kh·kw); a transposed one, whose
     kernel stands as (in, out, kh, kw): the same. With ``chunks=groups`` each group has its own. A bilinear layer: one
-    matrix for each output.
+    matrix for each output. Three dimensions, each of two or more, in a module that is no layer of ``torch.nn``: one
+    matrix for each entry of dim 0, as experts have them.
 
     Args:
         module: the owner.
@@ -72,11 +73,14 @@ def matrices_of(module: nn.Module, weight: Tensor, chunks: int = 1) -> Matrices:
             such meaning, or is not cut evenly by ``chunks``.
 
     Example:
+        >>> import torch
         >>> from torch import nn
         >>> from spectral_param.parametrization.blocks import matrices_of
         >>> conv = nn.Conv2d(16, 32, 3)
         >>> matrices_of(conv, conv.weight).q
         144
+        >>> matrices_of(nn.Module(), torch.empty(8, 64, 32))
+        Matrices(weight_shape=(8, 64, 32), count=8, p=64, q=32, input_first=False)
     """
     shape = tuple(weight.shape)
     if len(shape) < 2 or math.prod(shape) == 0:
@@ -88,15 +92,32 @@ def matrices_of(module: nn.Module, weight: Tensor, chunks: int = 1) -> Matrices:
     if isinstance(module, TRANSPOSED_CONVOLUTIONS):
         columns = math.prod(shape) // shape[1] // chunks
         return Matrices(shape, chunks, shape[1], columns, input_first=True)
-    if isinstance(module, nn.Bilinear) and len(shape) == 3:
+    if are_experts(module, weight) or (isinstance(module, nn.Bilinear) and len(shape) == 3):
         if chunks != 1:
-            raise ValueError(
-                f"chunks: expected 1 for a bilinear layer, whose outputs have a matrix each, got {chunks}."
-            )
-        return Matrices(shape, *shape)
+            what = "a bilinear layer, whose outputs" if isinstance(module, nn.Bilinear) else "experts, which"
+            raise ValueError(f"chunks: expected 1 for {what} have a matrix each, got {chunks}.")
+        count, p, q = shape
+        return Matrices(shape, count, p, q)
     raise ValueError(
         f"tensor_name: expected two dimensions in {type(module).__name__}, which torch.nn gives no more, got {shape}."
     )
+
+
+def are_experts(module: nn.Module, weight: Tensor) -> bool:
+    """Whether a weight has a matrix for each entry of dim 0: three dimensions, in a module that is no torch layer.
+
+    Each dimension is of two or more, unlike that of a table of positions, (1, length, width).
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from spectral_param.parametrization.blocks import are_experts
+        >>> are_experts(nn.Module(), torch.empty(8, 64, 32)), are_experts(nn.Conv1d(2, 3, 4), torch.empty(3, 2, 4))
+        (True, False)
+    """
+    kinds = {kind.__module__ for kind in type(module).__mro__} - {nn.Module.__module__, nn.ModuleList.__module__}
+    is_layer = any(kind.startswith("torch.nn.modules.") for kind in kinds)
+    return weight.dim() == 3 and min(weight.shape) > 1 and not is_layer
 
 
 def gate_names(module: nn.Module, tensor_name: str) -> str:

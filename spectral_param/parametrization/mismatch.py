@@ -13,7 +13,16 @@ from spectral_param.functional.reflectors import pack
 from spectral_param.sigma import SigmaMap
 from spectral_param.sizes import Sizes
 
-_APPROXIMATE = 1e-3  # relative error of a fit from which the user is told
+APPROXIMATE = 1e-3
+"""Relative error of a fit from which the user is told."""
+
+
+class TooFewReflectors(UserWarning):
+    """Reflectors turn U and V too little to meet a weight."""
+
+
+class SigmaMoved(UserWarning):
+    """σ of a weight lie outside of the range of its σ map."""
 
 
 def warn_of_differences(blocks: Tensor, factors: Factors, sizes: Sizes, sigma_map: SigmaMap) -> None:
@@ -29,11 +38,12 @@ def warn_of_differences(blocks: Tensor, factors: Factors, sizes: Sizes, sigma_ma
     if min(sizes.m1, sizes.m2) < sizes.k:
         left, right = ReflectorProduct(pack(u), sizes.p, sizes.m1), ReflectorProduct(pack(v), sizes.q, sizes.m2)
         near = svd_weight(left, sigma, right)
-        error = _relative_difference(near, blocks.to(near))
-        if error > _APPROXIMATE:
+        error = relative_difference(near, blocks.to(near))
+        if error > APPROXIMATE:
             warnings.warn(
                 f"reflectors=({sizes.m1}, {sizes.m2}) of {sizes.k} turn U and V too little to meet the weight: "
                 f"it changes by {error:.1%} in the Frobenius norm.",
+                TooFewReflectors,
                 stacklevel=4,
             )
     moved = (sigma_map(sigma_map.inverse(sigma)) - sigma).abs()
@@ -42,11 +52,24 @@ def warn_of_differences(blocks: Tensor, factors: Factors, sizes: Sizes, sigma_ma
         warnings.warn(
             f"{sigma_map}: {count} of {sigma.numel()} σ of the weight lie outside its range "
             f"and start inside it, moved by up to {moved.amax():.3g}.",
+            SigmaMoved,
             stacklevel=4,
         )
 
 
-def _relative_difference(near: Tensor, weight: Tensor) -> float:
+def relative_difference(near: Tensor, weight: Tensor) -> float:
+    """``‖near - weight‖ / ‖weight‖`` in the Frobenius norm, whatever the scale.
+
+    Args:
+        near: any tensor.
+        weight: of its shape and dtype, float32 or float64.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.parametrization.mismatch import relative_difference
+        >>> round(relative_difference(torch.tensor([3e30, 5e30]), torch.tensor([3e30, 4e30])), 4)
+        0.2
+    """
     scale = weight.abs().amax().clamp_min(torch.finfo(weight.dtype).tiny)
-    difference = torch.linalg.vector_norm((near - weight) / scale)
-    return (difference / torch.linalg.vector_norm(weight / scale).clamp_min(1e-300)).item()
+    difference, norm = (torch.linalg.vector_norm(part / scale).item() for part in (near - weight, weight))
+    return difference / max(norm, 1e-300)

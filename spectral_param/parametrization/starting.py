@@ -48,11 +48,23 @@ def drawn(chunks: int, sizes: Sizes, sigma_map: SigmaMap) -> fitting.Factors:
     return _stack([fitting.draw(*sizes, sigma=level) for level in start])
 
 
+def has_real_numbers(weight: Tensor) -> bool:
+    """Whether a weight has a real floating dtype that is computed with, of two bytes or more.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.parametrization.starting import has_real_numbers
+        >>> [has_real_numbers(torch.empty(2, dtype=t)) for t in (torch.bfloat16, torch.float8_e4m3fn, torch.int8)]
+        [True, False, False]
+    """
+    return weight.dtype.is_floating_point and weight.dtype.itemsize > 1
+
+
 def check_weight(weight: Tensor, shape: tuple[int, ...]) -> None:
     """Raises ``ValueError`` for another shape, NaN or infinity, and ``TypeError`` for a dtype that is not floating."""
     if tuple(weight.shape) != shape:
         raise ValueError(f"weight: expected shape {shape}, got {tuple(weight.shape)}.")
-    if not weight.dtype.is_floating_point:
+    if not has_real_numbers(weight):
         raise TypeError(f"weight: expected a real floating dtype, got {weight.dtype}.")
     if has_numbers(weight) and not torch.isfinite(weight).all():
         raise ValueError("weight: expected finite values, got NaN or infinity.")

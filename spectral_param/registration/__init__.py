@@ -2,7 +2,8 @@
 
 from spectral_param.parametrization.lookup import is_registered, registered_names, svd_parametrizations
 from spectral_param.registration.register import register_svd_parametrization, remove_svd_parametrization
-from spectral_param.registration.register_all import RegistrationReport, register_all
+from spectral_param.registration.register_all import register_all
+from spectral_param.registration.report import RegistrationReport
 
 __all__ = [
     "RegistrationReport",

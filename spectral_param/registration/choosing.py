@@ -7,10 +7,15 @@ from typing import NamedTuple
 
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from spectral_param.parametrization.blocks import blocks_of, matrices_of
+from spectral_param.parametrization.blocks import are_experts, blocks_of, matrices_of
 from spectral_param.parametrization.lookup import named_modules, qualified_name
+from spectral_param.parametrization.starting import has_real_numbers
+from spectral_param.registration.injection.sole_holder import tied_to
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
+from spectral_param.registration.unregistered import unregistered
+from spectral_param.torch_state.shards import is_shard
 
 Where = Callable[[str, nn.Module], bool] | type[nn.Module] | Sequence[type[nn.Module]]
 """A predicate of a qualified name and the module that owns it, or module types."""
@@ -49,7 +54,6 @@ def choose(model: nn.Module, where: Where | None) -> tuple[list[Place], dict[str
 
     Raises:
         TypeError: for another kind of ``where``.
-        ValueError: if a chosen parameter is tied to another of the model.
 
     Example:
         >>> from torch import nn
@@ -59,20 +63,24 @@ def choose(model: nn.Module, where: Where | None) -> tuple[list[Place], dict[str
         (['weight'], {'bias': 'a vector'})
     """
     picks = _predicate(where)
-    chosen, passed_over = [], {}
+    picked, passed_over = [], {}
+    holders: dict[int, list[str]] = {}
     for place in _places(model):
+        holders.setdefault(id(place.weight), []).append(place.name)
         reason = _reason_against(place, is_default=where is None)
         if reason is None and not picks(place.name, place.module):
             reason = "not chosen"
         if reason is None:
-            chosen.append(place)
+            picked.append(place)
         else:
             passed_over[place.name] = reason
+    ties = {place.name: _tie(place, holders[id(place.weight)]) for place in picked}
+    passed_over |= {name: f"tied to {tie}" for name, tie in ties.items() if tie is not None}
     for prefix, module in named_modules(model):
         if isinstance(module, parametrize.ParametrizationList):
             passed_over[qualified_name(prefix)] = "parametrized already"
-    _check_untied(model, chosen)
-    return chosen, passed_over
+    passed_over |= {name: f"not registered with the model: in a {kind}" for name, kind in unregistered(model).items()}
+    return [place for place in picked if ties[place.name] is None], passed_over
 
 
 def _places(model: nn.Module) -> Iterator[Place]:
@@ -96,7 +104,12 @@ def _predicate(where: Where | None) -> Callable[[str, nn.Module], bool]:
         return where
     else:
         raise TypeError(f"where: expected None, a predicate, a module type or a list of types, got {where!r}.")
-    return lambda name, module: isinstance(module, kinds) and "weight" in name.rpartition(".")[2]
+
+    def picks(name: str, module: nn.Module) -> bool:
+        tensor_name = name.rpartition(".")[2]
+        return isinstance(module, kinds) and ("weight" in tensor_name or tensor_name.endswith("proj"))
+
+    return picks
 
 
 def _reason_against(place: Place, is_default: bool) -> str | None:
@@ -107,6 +120,10 @@ def _reason_against(place: Place, is_default: bool) -> str | None:
     if weight.dim() < 2:
         return "a vector"
     if is_default:
+        if is_traceable_wrapper_subclass(weight):
+            return "sharded" if is_shard(weight) else f"it is a {type(weight).__name__}"
+        if not has_real_numbers(weight):
+            return f"its dtype is {str(weight.dtype).removeprefix('torch.')}"
         if isinstance(place.module, (nn.LayerNorm, nn.RMSNorm)):
             return "a scale"
         if getattr(place.module, "sparse", False) or getattr(place.module, "max_norm", None) is not None:
@@ -118,17 +135,12 @@ def _reason_against(place: Place, is_default: bool) -> str | None:
             matrices_of(place.module, weight, blocks_of(place.module, place.tensor_name))
         except ValueError:
             return "no matrix"
+        if are_experts(place.module, weight) and not place.tensor_name.endswith(("weight", "proj")):
+            return "no matrix"
     return None
 
 
-def _check_untied(model: nn.Module, chosen: Sequence[Place]) -> None:
-    holders: dict[int, list[str]] = {}
-    for place in _places(model):
-        holders.setdefault(id(place.weight), []).append(place.name)
-    for place in chosen:
-        names = holders[id(place.weight)]
-        if len(names) > 1:
-            raise ValueError(
-                f"model: {' and '.join(names)} are one parameter, and registering would untie them; choose none of "
-                "them by where."
-            )
+def _tie(place: Place, holders: Sequence[str]) -> str | None:
+    """What else a parameter is, in the model or outside; ``None`` for nothing."""
+    others = [name for name in holders if name != place.name]
+    return others[0] if others else tied_to(place.module, place.tensor_name)

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from spectral_param.parametrization.blocks import has_channels_last, matrices_of
 from spectral_param.parametrization.lookup import is_registered, registered_names
+from spectral_param.parametrization.starting import has_real_numbers
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.injection.install import install, uninstall
 from spectral_param.registration.injection.sole_holder import check_sole_holder
@@ -208,7 +209,7 @@ def _parameter(module: nn.Module, tensor_name: str) -> nn.Parameter:
         raise ValueError(f"tensor_name: {owner} has no parameter {tensor_name!r}; it has {names}.")
     if isinstance(weight, nn.parameter.UninitializedParameter):
         raise ValueError(f"tensor_name: {tensor_name!r} of {owner} has no shape before the first forward.")
-    if not weight.dtype.is_floating_point:
+    if not has_real_numbers(weight):
         raise TypeError(f"tensor_name: expected a real floating dtype, got {weight.dtype}.")
     needs_plain = reason_for_a_plain_weight(module, tensor_name)
     if needs_plain is not None:

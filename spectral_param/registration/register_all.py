@@ -4,45 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from spectral_param.parametrization.blocks import blocks_of, matrices_of
 from spectral_param.parametrization.lookup import svd_parametrizations
+from spectral_param.parametrization.mismatch import relative_difference
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.choosing import Place, Where, choose
 from spectral_param.registration.injection.install import put_back
+from spectral_param.registration.progress_line import progress_line
 from spectral_param.registration.register import replace_weight
+from spectral_param.registration.report import RegistrationReport, warn_of_changes
 from spectral_param.sigma import SigmaMap
-
-_NAMED = 4  # names given for each reason when a report is printed
-
-
-@dataclass(frozen=True, repr=False)
-class RegistrationReport:
-    """What :func:`register_all` did; prints as a short text.
-
-    Attributes:
-        taken: the weights registered, by qualified name.
-        passed_over: the other parameters, each with the reason.
-    """
-
-    taken: dict[str, SVDParametrization]
-    passed_over: dict[str, str]
-
-    def __str__(self) -> str:
-        lines = [f"registered {len(self.taken)}, passed over {len(self.passed_over)}"]
-        lines += [f"  {name}: {parametrization.extra_repr()}" for name, parametrization in self.taken.items()]
-        for reason in dict.fromkeys(self.passed_over.values()):
-            names = [name for name, why in self.passed_over.items() if why == reason]
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            lines.append(f"  passed over, {reason}: {', '.join(names[:_NAMED])}{more}")
-        return "\n".join(lines)
-
-    __repr__ = __str__
+from spectral_param.torch_state.precision import wide
 
 
 def register_all(
@@ -58,31 +36,35 @@ def register_all(
 
     Each weight is cut into blocks as its module uses it: see
     :func:`~spectral_param.parametrization.blocks.blocks_of`. What is parametrized already is passed over, so that
-    several calls can treat several parts of a model. The opposite is
+    several calls can treat several parts of a model; so are tied weights, whatever ``where`` says, since each place
+    would have factors of its own. The report names both. Layers that the model holds in plain lists, tuples and
+    dictionaries are no part of it to torch, and are named there too. The opposite is
     :func:`~spectral_param.remove_svd_parametrization` of the model.
+
+    On a terminal a line says how far it has come once it has taken five seconds.
 
     Args:
         model: any module, changed in place.
-        where: which weights. ``None``: every parameter with "weight" in its name that acts as a matrix; a module type,
-            or a list or tuple of types: every parameter of two or more dimensions with "weight" in its name, of modules
-            of these types; a predicate of a parameter's qualified name, like ``"encoder.fc.weight"``, and its module,
-            asked for every parameter of two or more dimensions.
+        where: which weights. ``None``: every parameter with "weight" in its name, or "proj" at its end, that acts as a
+            matrix, or as a matrix for each expert, and that nobody else computes, such as a hook or a quantization; a
+            module type, or a list or tuple of types: every parameter of two or more dimensions that is so called, of
+            modules of these types; a predicate of a parameter's qualified name, like ``"encoder.fc.weight"``, and its
+            module, asked for every parameter of two or more dimensions.
         reflectors: as for :func:`~spectral_param.register_svd_parametrization`, or as many as a weight can have.
         sigma: σ map, of which each weight has its own copy; ``None``: :class:`~spectral_param.Unconstrained`.
         init: ``"weight"``: start from the present weights; ``"orthogonal"``: U and V random, σ at the map's start.
         train: ``"all"``, ``"sigma"`` or ``"reflectors"``: what of each weight is trained.
 
     Returns:
-        What was taken, and what was passed over for which reason.
+        What was taken, how much it changed, and what was passed over for which reason.
 
     Raises:
         TypeError: as :func:`~spectral_param.register_svd_parametrization`, or for another kind of ``where``.
-        ValueError: in the same way, or if a chosen weight is tied to another parameter of the model. The message names
-            the weight. The model is then as it was.
+        ValueError: in the same way. The message names the weight. The model is then as it was.
 
     Warns:
-        UserWarning: with the name of the weight, if its σ lie outside the map's range, or too few reflectors change it
-            by more than 0.1 %.
+        UserWarning: once for all, if too few reflectors change weights by more than 0.1 %, or σ lie outside the map's
+            range.
 
     Example:
         >>> from torch import nn
@@ -100,31 +82,47 @@ def register_all(
         raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
     chosen, passed_over = choose(model, where)
     settings = {"sigma": sigma, "init": init, "train": train}
-    _register(chosen, reflectors, settings)
+    changed = _register(chosen, reflectors, settings)
     names = {place.name for place in chosen}
     taken = {name: parametrization for name, parametrization in svd_parametrizations(model) if name in names}
-    return RegistrationReport(taken, passed_over)
+    return RegistrationReport(taken, passed_over, changed)
 
 
-def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]) -> None:
-    """Registers all or, should anything be raised, puts the parameters back that were there."""
-    before = []
+def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]) -> dict[str, float]:
+    """Registers all or, should anything be raised, puts the parameters back that were there; says what changed."""
+    before, changed = [], {}
+    told: dict[str, list[warnings.WarningMessage]] = {}
+    name = ""  # of the weight that an error is about
     try:
-        for place in chosen:
-            chunks = blocks_of(place.module, place.tensor_name)
-            with warnings.catch_warnings(record=True) as told:
-                warnings.simplefilter("always")
-                counts = _at_most(reflectors, place, chunks)
-                weight = replace_weight(place.module, place.tensor_name, reflectors=counts, chunks=chunks, **settings)
-            before.append((place, weight))
-            for warning in told:
-                warnings.warn(f"{place.name}: {warning.message}", warning.category, stacklevel=3)
+        with progress_line("registering", len(chosen)) as tell:
+            for i, place in enumerate(chosen):
+                tell(i + 1)
+                name = f"{place.name}: "
+                chunks = blocks_of(place.module, place.tensor_name)
+                with warnings.catch_warnings(record=True) as told[place.name]:
+                    warnings.simplefilter("always")
+                    counts = _at_most(reflectors, place, chunks)
+                    weight = replace_weight(
+                        place.module, place.tensor_name, reflectors=counts, chunks=chunks, **settings
+                    )
+                before.append((place, weight))
+                parametrization = SVDParametrization.alone_on(place.module, place.tensor_name)
+                if parametrization is not None and settings["init"] == "weight" and not weight.is_meta:
+                    changed[place.name] = _change(parametrization, weight)
+        name = ""
+        warn_of_changes(told, changed, settings["sigma"])
     except BaseException as error:
         for done, weight in reversed(before):
             put_back(done.module, done.tensor_name, weight)
         if type(error) in (TypeError, ValueError):
-            raise type(error)(f"{place.name}: {error}") from error
+            raise type(error)(f"{name}{error}") from error
         raise
+    return changed
+
+
+@torch.no_grad()
+def _change(parametrization: SVDParametrization, weight: Tensor) -> float:
+    return relative_difference(wide(parametrization(*parametrization.factors)), wide(weight))
 
 
 def _at_most(reflectors: Any, place: Place, chunks: int) -> Any:

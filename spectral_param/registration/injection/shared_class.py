@@ -79,8 +79,26 @@ def rebuild(
         options: named ones for it.
     """
     module = base.__new__(base, *arguments, **(options or {}))
-    module.__class__ = shared_class(base, tensor_names, ours)
+    becomes = shared_class(base, tensor_names, ours)
+    try:
+        module.__class__ = Unfilled
+    except TypeError:  # memory laid out in its own way, as by __slots__
+        module.__class__ = becomes
+    else:
+        module._becomes = becomes
     return module
+
+
+class Unfilled(nn.Module):
+    """What :func:`rebuild` gives, until its state is set; a class of a known name, which ``torch.load`` can allow."""
+
+    _becomes: type[nn.Module]
+
+    def __setstate__(self, state: Any) -> None:
+        becomes = self._becomes
+        object.__delattr__(self, "_becomes")
+        self.__class__ = becomes  # type: ignore[assignment]
+        self.__setstate__(state)
 
 
 def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:

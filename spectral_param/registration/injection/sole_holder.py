@@ -10,6 +10,32 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 
+def tied_to(module: nn.Module, tensor_name: str) -> str | None:
+    """Who else has the parameter, in words; ``None`` for nobody.
+
+    Args:
+        module: the owner.
+        tensor_name: the parameter's name.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.registration.injection.sole_holder import tied_to
+        >>> embedding, head = nn.Embedding(5, 3), nn.Linear(3, 5)
+        >>> head.weight = embedding.weight
+        >>> tied_to(head, "weight")
+        "'weight' of Embedding"
+    """
+    if _is_alone(module, tensor_name):
+        return None
+    weight = module._parameters[tensor_name]
+    assert weight is not None
+    twice = [name for name, p in module._parameters.items() if p is weight and name != tensor_name]
+    if twice:
+        return f"its {twice[0]!r}"
+    tied = owner_of_parameter(weight, but=module)
+    return None if tied is None else f"{tied[1]!r} of {type(tied[0]).__name__}"
+
+
 def check_sole_holder(module: nn.Module, tensor_name: str) -> None:
     """Raises ``ValueError`` if another module has the parameter too, or a wrapper has taken note of it.
 
@@ -17,23 +43,12 @@ def check_sole_holder(module: nn.Module, tensor_name: str) -> None:
         module: the owner.
         tensor_name: the parameter's name.
     """
-    again = vars(module).get("_flat_weights", ())  # where recurrent modules have theirs too
-    if _others(module._parameters, tensor_name) <= sum(w is module._parameters[tensor_name] for w in again):
-        return  # which spares a search among all objects
-    weight = module._parameters[tensor_name]
-    assert weight is not None
-    owner = type(module).__name__
-    twice = [name for name, p in module._parameters.items() if p is weight and name != tensor_name]
-    if twice:
-        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is tied to its {twice[0]!r}.")
-    tied = owner_of_parameter(weight, but=module)
+    owner, tied = type(module).__name__, tied_to(module, tensor_name)
     if tied is not None:
-        other, name = tied
         raise ValueError(
-            f"tensor_name: {tensor_name!r} of {owner} is tied to {name!r} of {type(other).__name__}, "
-            "and registering would untie them."
+            f"tensor_name: {tensor_name!r} of {owner} is tied to {tied}, and registering would untie them."
         )
-    if _is_wrapped(weight):
+    if not _is_alone(module, tensor_name) and _is_wrapped(module._parameters[tensor_name]):
         raise ValueError(f"module: {owner} is wrapped in DistributedDataParallel; register before wrapping.")
 
 
@@ -69,12 +84,19 @@ def owner_of_parameter(weight: Tensor, but: nn.Module | None = None) -> tuple[nn
     return None
 
 
+def _is_alone(module: nn.Module, tensor_name: str) -> bool:
+    """Whether nobody else has the parameter, which spares a search among all objects."""
+    own = module._parameters
+    again = vars(module).get("_flat_weights", ())  # where recurrent modules have theirs too
+    return _others(own, tensor_name) <= sum(w is own[tensor_name] for w in again)
+
+
 def _others(parameters: dict[str, Any], name: str) -> int:
     """How many references to a parameter there are besides the dictionary's, and the one of asking."""
     return sys.getrefcount(parameters[name]) - 2
 
 
-def _is_wrapped(*weights: Tensor) -> bool:
+def _is_wrapped(*weights: Tensor | None) -> bool:
     return any(
         isinstance(wrapper, DistributedDataParallel)
         for referrer in gc.get_referrers(*weights)

@@ -1,6 +1,10 @@
 import copy
+import io
+import itertools
 import math
+import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +20,7 @@ from spectral_param import (
     svd_parametrizations,
 )
 from spectral_param.parametrization.blocks import blocks_of
+from spectral_param.registration import progress_line
 from spectral_param.registration.injection import sole_holder
 
 
@@ -217,12 +222,73 @@ def test_printing():
     ]
 
 
-def test_warnings_name_the_weight():
+def test_one_warning_names_the_weights_whose_sigma_moved():
     model = two_layers()
-    with pytest.warns(UserWarning, match=r"^\d\.weight: Band.*lie outside") as told:
-        register_all(model, sigma=Band(0.01, center=5.0))
-    assert [str(warning.message)[:9] for warning in told] == ["0.weight:", "2.weight:"]
-    assert all(warning.filename == __file__ for warning in told)
+    with pytest.warns(UserWarning, match="σ outside the range") as told:
+        report = register_all(model, sigma=Band(0.01, center=5.0))
+    [warning] = told
+    assert str(warning.message).startswith("0.weight, 2.weight: σ outside the range of Band(radius=0.01, center=5.0)")
+    assert warning.filename == __file__
+    assert all(change > 1 for change in report.changed.values())
+
+
+def test_one_warning_for_all_weights_that_few_reflectors_change():
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)), nn.Linear(8, 1))
+    before = [layer.weight.detach().clone() for layer in model]
+    with pytest.warns(UserWarning, match="too few reflectors") as told:
+        report = register_all(model, reflectors=2)
+    [warning] = told
+    most = max(report.changed, key=report.changed.get)
+    assert str(warning.message).startswith("0.weight, 1.weight, 2.weight, 3.weight and 2 more: too few reflectors")
+    assert f"{most} changes most, by {100 * report.changed[most]:.2g} %" in str(warning.message)
+    for i, (layer, weight) in enumerate(zip(model, before, strict=True)):
+        change = ((layer.weight - weight).norm() / weight.norm()).item()
+        assert report.changed[f"{i}.weight"] == pytest.approx(change, rel=1e-4, abs=1e-5)
+    lines = str(report).splitlines()
+    assert lines[1] == f"  0.weight: 8×8, reflectors=(2, 2), changed by {100 * report.changed['0.weight']:.2g} %"
+    assert lines[7] == "  6.weight: 1×8, reflectors=(1, 1)"
+
+
+def test_nothing_is_told_of_weights_that_stay_or_are_drawn():
+    for settings in ({}, {"init": "orthogonal", "reflectors": 1}):
+        report = register_all(two_layers(), **settings)  # a warning would be an error
+        assert not any("changed" in line for line in str(report).splitlines())
+    assert report.changed == {}
+    report = register_all(nn.Linear(2, 2, device="meta"))
+    assert report.changed == {}
+
+
+def test_a_weight_of_zeros_has_not_changed():
+    layer = nn.Linear(3, 3)
+    nn.init.zeros_(layer.weight)
+    assert register_all(layer).changed == {"weight": 0.0}
+
+
+def test_what_is_told_of_many_weights_is_told_once():
+    model = two_layers()
+    model(torch.randn(2, 4)).sum().backward()
+    with pytest.warns(UserWarning, match="the gradient") as told:
+        register_all(model)
+    assert [str(warning.message) for warning in told] == [
+        "0.weight, 2.weight: the gradient of the weight cannot be carried over to its factors."
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_line_on_the_terminal_comes_after_five_seconds_and_goes(monkeypatch):
+    clock = itertools.count(0, 3)
+    monkeypatch.setattr(progress_line, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("sys.stderr", Terminal())
+    register_all(nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))))
+    written = "registering 2/3 ..."
+    assert sys.stderr.getvalue() == f"\r{written}\r{written.replace('2', '3', 1)}\r{' ' * len(written)}\r"
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    register_all(nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))))
+    assert sys.stderr.getvalue() == ""
 
 
 # ------------------------------------------------------------------------------------------------------ all or nothing
@@ -266,7 +332,7 @@ def test_a_weight_that_fails_leaves_all_as_they_were():
 def test_a_warning_that_is_an_error_leaves_all_as_they_were():
     model = two_layers()
     before = snapshot(model)
-    with pytest.raises(UserWarning, match=r"^0\.weight: Band"):
+    with pytest.raises(UserWarning, match=r"^0\.weight, 2\.weight: σ outside"):
         register_all(model, sigma=Band(0.01, center=5.0))
     assert_unchanged(model, before)
 
@@ -322,13 +388,19 @@ class LanguageModel(nn.Module):
         self.decoder.weight = self.encoder.weight
 
 
-def test_tied_weights():
+@pytest.mark.parametrize("where", [None, nn.Linear, nn.Embedding, lambda name, module: True])
+def test_tied_weights_are_passed_over_whatever_where_says(where):
     model = LanguageModel()
-    before = snapshot(model)
-    for where in (None, nn.Linear, nn.Embedding):
-        with pytest.raises(ValueError, match=r"^model: encoder\.weight and decoder\.weight are one parameter"):
-            register_all(model, where)
-        assert_unchanged(model, before)
+    tied = model.encoder.weight
+    report = register_all(model, where)
+    assert list(report.taken) == ([] if where is nn.Embedding else ["hidden.weight"])
+    assert report.passed_over["encoder.weight"] == "not chosen" if where is nn.Linear else "tied to decoder.weight"
+    assert report.passed_over["decoder.weight"] == "not chosen" if where is nn.Embedding else "tied to encoder.weight"
+    assert model.decoder.weight is model.encoder.weight is tied
+
+
+def test_where_chooses_beside_tied_weights():
+    model = LanguageModel()
     assert list(register_all(model, lambda name, _: name == "hidden.weight").taken) == ["hidden.weight"]
     assert model.decoder.weight is model.encoder.weight
 
@@ -344,3 +416,143 @@ def test_weights_that_nobody_else_holds_are_not_searched_for(monkeypatch):
     weight = held.weight
     register_all(held)
     assert searches[0][0] is weight
+
+
+def test_a_weight_tied_to_one_outside_of_the_model_is_passed_over():
+    outside = LanguageModel()
+    model = nn.Sequential(outside.encoder, outside.hidden)
+    report = register_all(model)
+    assert list(report.taken) == ["1.weight"]
+    assert report.passed_over["0.weight"] == "tied to 'weight' of Linear"
+
+
+class Block(nn.Module):
+    """As in the usual small language models: attention and a network, before each a norm."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, x):
+        q, k, v = self.c_attn(self.ln_1(x)).chunk(3, -1)
+        x = x + self.c_proj(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
+        return x + self.mlp(self.ln_2(x))
+
+
+class TiedTransformer(nn.Module):
+    def __init__(self, words=11, length=6, width=8):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(2))
+        self.lm_head = nn.Linear(width, words, bias=False)
+        self.lm_head.weight = self.wte.weight
+
+    def forward(self, tokens):
+        x = self.wte(tokens) + self.wpe.weight[: tokens.shape[-1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.lm_head(x)
+
+
+def test_one_line_takes_a_transformer_with_a_tied_head():
+    model, tokens = TiedTransformer(), torch.randint(11, (2, 6))
+    before = model(tokens)
+    report = register_all(model)
+    assert [name for name, why in report.passed_over.items() if why.startswith("tied")] == [
+        "wte.weight",
+        "lm_head.weight",
+    ]
+    assert len(report.taken) == 1 + 2 * 4
+    torch.testing.assert_close(model(tokens), before, rtol=1e-5, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------- what torch does not know
+
+
+class Experts(nn.Module):
+    """A matrix for each of four experts, as transformers keeps them; and tables that are not such."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(torch.randn(4, 6, 3))
+        self.down_proj = nn.Parameter(torch.randn(4, 3, 3))
+        self.weight = nn.Parameter(torch.randn(4, 3))
+        self.positions = nn.Parameter(torch.randn(4, 6, 3))
+
+
+def test_experts_are_taken_with_a_matrix_each():
+    for where in (None, Experts):
+        report = register_all(Experts(), where)
+        assert {name: p.chunks for name, p in report.taken.items()} == {"gate_up_proj": 4, "down_proj": 4, "weight": 1}
+        assert report.passed_over["positions"] == ("no matrix" if where is None else "not chosen")
+
+
+def test_layers_in_plain_containers_are_named():
+    model = nn.Sequential(nn.Linear(2, 2, bias=False))
+    model.layers = [nn.Linear(2, 2), model[0]]
+    model[0].others = {"a": (nn.Linear(2, 2, bias=False),)}
+    report = register_all(model)
+    assert list(report.taken) == ["0.weight"]
+    assert report.passed_over == {
+        "layers[0].weight": "not registered with the model: in a list",
+        "layers[0].bias": "not registered with the model: in a list",
+        "0.others['a'][0].weight": "not registered with the model: in a tuple",
+    }
+
+
+class Wrapper(torch.Tensor):
+    """A tensor made of another, as quantized ones are."""
+
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=torch.float32)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Wrapper(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.detach.default:
+            return Wrapper(args[0].inner)
+        raise ValueError(f"no {function}")
+
+
+def test_quantized_weights_are_passed_over():
+    model = nn.ModuleList(nn.Linear(3, 3, bias=False) for _ in range(4))
+    model[0].weight = nn.Parameter(torch.ones(3, 3, dtype=torch.int8), requires_grad=False)
+    model[1].weight = nn.Parameter(torch.ones(3, 3).to(torch.float8_e4m3fn), requires_grad=False)
+    model[2].weight = nn.Parameter(Wrapper(torch.ones(3, 3, dtype=torch.int8)), requires_grad=False)
+    report = register_all(model)
+    assert list(report.taken) == ["3.weight"]
+    assert report.passed_over == {
+        "0.weight": "its dtype is int8",
+        "1.weight": "its dtype is float8_e4m3fn",
+        "2.weight": "it is a Wrapper",
+    }
+    for layer in model[:3]:
+        with pytest.raises((TypeError, ValueError), match=r"^tensor_name: "):
+            register_svd_parametrization(layer)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated:FutureWarning")
+def test_weights_under_hooks_are_passed_over():
+    model = nn.Sequential(
+        nn.utils.weight_norm(nn.Linear(3, 3)),
+        nn.utils.spectral_norm(nn.Linear(3, 3)),
+        nn.utils.prune.identity(nn.Linear(3, 3), "weight"),
+        nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)),
+    )
+    report = register_all(model)
+    assert report.taken == {}
+    assert "weight_norm" in report.passed_over["0.weight_v"]
+    assert "spectral_norm" in report.passed_over["1.weight_orig"]
+    assert "prune" in report.passed_over["2.weight_orig"]
+    assert report.passed_over["3.weight"] == "parametrized already"
