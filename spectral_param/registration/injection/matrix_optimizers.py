@@ -31,8 +31,8 @@ def _before_a_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> 
     names = [name_of(one) for one in lists if any(id(factor) in held for factor in one._parameters.values())]
     if names:
         warn(
-            f"{kind} holds factors of {', '.join(names)}, whose two dimensions are chunks and no matrix; leave to another "
-            "optimizer the parameters with '.parametrizations.' in their names."
+            f"{kind} holds factors of {', '.join(names)}, whose two dimensions are chunks and no matrix; leave to "
+            "another optimizer the parameters with '.parametrizations.' in their names."
         )
 
 
