@@ -49,7 +49,9 @@ def register_svd_parametrization(
             1 ≤ m ≤ min(p, q): m each; a pair ``(m1, m2)``, where one may be 0: that side is the identity.
         sigma: a σ map, copied; ``None``: :class:`~spectral_param.Unconstrained`.
         chunks: blocks stacked along dim 0, each with its own SVD: 4 for the gates of an LSTM, 3 for those of a GRU and
-            for ``in_proj_weight`` of attention, ``groups`` for a convolution in groups.
+            for ``in_proj_weight`` of attention, ``groups`` for a convolution in groups. Each trained tensor has a row
+            for each block then, and is no matrix: keep loops over ``parameters()`` that initialise or train whatever
+            has two dimensions from names with ``".parametrizations."``.
         init: ``"weight"``: start from the present weight, exactly where all reflectors are there and σ is in the
             map's range. ``"orthogonal"``: draw U and V at random, σ at the map's start (1 for ``Unconstrained``).
         train: ``"all"``; ``"sigma"``: σ alone, U and V frozen and built once; ``"reflectors"``: U and V alone. The

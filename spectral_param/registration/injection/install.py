@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 
 from spectral_param.parametrization.lookup import parametrization_lists, registered_names
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.registration.injection import successors, watch
+from spectral_param.registration.injection import matrix_optimizers, successors, watch  # noqa: F401
 from spectral_param.registration.injection.shared_class import shared_class
 from spectral_param.registration.injection.sole_holder import check_not_wrapped
 from spectral_param.registration.injection.svd_list import SVDList
@@ -56,6 +56,7 @@ def uninstall(module: nn.Module, tensor_name: str) -> None:
     with torch.inference_mode(False), torch.no_grad():
         value = nn.Parameter(held().detach().clone(), requires_grad=trained)
     value.__dict__.update(first.factors[0].__dict__)
+    successors.retire(first, f"{tensor_name} of {base.__name__}")
     del parametrization_lists(module)[tensor_name]
     if len(parametrization_lists(module)):
         _set_class(module, base)

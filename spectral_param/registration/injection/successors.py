@@ -15,7 +15,7 @@ from spectral_param.registration.injection.whereabouts import name_of
 from spectral_param.torch_state.users_line import warn
 
 _successors: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-"""From a weight that was registered, a weak reference to what took its place."""
+"""From a weight that was registered, a weak reference to what took its place; from what was folded since, its name."""
 
 _looked_at: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
 """How many registrations there had been when an optimizer was last looked at."""
@@ -33,7 +33,16 @@ def succeed(weight: Tensor, parametrization: SVDParametrization) -> None:
 def successor(weight: Tensor) -> SVDParametrization | None:
     """What took the place of a parameter that was registered, if that is what this tensor is."""
     reference = _successors.get(weight)
-    return None if reference is None else reference()
+    return None if reference is None or isinstance(reference, str) else reference()
+
+
+def retire(parametrization: SVDParametrization, name: str) -> None:
+    """Takes note that a weight was folded: neither its factors nor the weight before them are trained any more."""
+    global _count
+    _count += 1
+    before = [weight for weight in _successors if successor(weight) is parametrization]
+    for tensor in (*before, *parametrization.factors):
+        _successors[tensor] = name
 
 
 def forget(weight: Tensor) -> None:
@@ -58,6 +67,12 @@ def _before_a_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> 
         warn(
             f"{type(optimizer).__name__} holds {', '.join(idle)} from before registration, and not the factors that "
             "took the place; call spectral_param.add_factors_(optimizer, model), or register before it is built."
+        )
+    folded = dict.fromkeys(name for parameter in held if isinstance(name := _successors.get(parameter), str))
+    if folded:
+        warn(
+            f"{type(optimizer).__name__} holds {', '.join(folded)} from before remove_svd_parametrization, and not the "
+            "plain weight that took the place; build it anew."
         )
 
 

@@ -56,7 +56,7 @@ def _save_to_state_dict(self: Any, *args: Any) -> None:
 def _register_parameter(self: Any, name: str, param: nn.Parameter | None) -> None:
     """``module.weight = nn.Parameter(W)`` assigns W, as it does to a plain module."""
     if param is not None and name in parametrization_lists(self):
-        setattr(self, name, param.detach())
+        getattr(type(self), name).fset(self, param)  # setattr would come here again
     else:
         plain_class(self).register_parameter(self, name, param)
 

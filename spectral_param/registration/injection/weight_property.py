@@ -106,7 +106,7 @@ def weight_property(tensor_name: str) -> property:
         if not isinstance(value, Tensor):
             raise TypeError(f"{tensor_name}: expected a tensor, got {type(value).__name__}.")
         refuse_to_swap(self._plain_class.__name__, tensor_name)
-        _tell_of_a_tie(self, held, tensor_name, value)
+        _tell_of_a_tie(self._plain_class.__name__, held, tensor_name, value)
         fill(held, factors_of(held, value))
         watch.forget(held)
         if id(self) in _running.reads:
@@ -184,13 +184,13 @@ def _evaluate(module: nn.Module, held: Any, tensor_name: str) -> Tensor:
     return weight
 
 
-def _tell_of_a_tie(module: nn.Module, held: nn.Module, tensor_name: str, value: Tensor) -> None:
+def _tell_of_a_tie(owner: str, held: nn.Module, tensor_name: str, value: Tensor) -> None:
     """Warns where ``head.weight = embedding.weight`` would tie plain layers, and copies here."""
     tied = watch.is_of_another(value, held)
     if not tied and isinstance(value, nn.Parameter):
         tied = owner_of_parameter(value) is not None
     if tied:
         warn(
-            f"{tensor_name}: the weight of another module is copied into the factors of {type(module).__name__}, "
-            "and the two are not tied; share the module, or tie before registering."
+            f"{tensor_name}: the weight of another module is copied into the factors of {owner}, and the two "
+            "are not tied; share the module, or tie before registering."
         )

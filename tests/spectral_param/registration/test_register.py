@@ -1,5 +1,6 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -8,6 +9,7 @@ from spectral_param import (
     Band,
     Fixed,
     Unconstrained,
+    register_all,
     register_svd_parametrization,
     remove_svd_parametrization,
     singular_values,
@@ -302,3 +304,38 @@ def test_removal_searches_all_objects_for_no_factor_that_nobody_else_holds(monke
     remove_svd_parametrization(module)
     assert len(searches[0]) == 3
     assert optimizer.param_groups
+
+
+def test_whole_numbers_of_any_kind_are_counts():
+    layer = register_svd_parametrization(
+        nn.Linear(8, 8), reflectors=np.int64(3), chunks=np.int32(2), sigma=Band(np.float32(0.1)), init="orthogonal"
+    )
+    parametrization = only(layer)
+    assert (parametrization.reflectors, parametrization.chunks) == ((3, 3), 2)
+    assert all(type(count) is int for count in (*parametrization.reflectors, parametrization.chunks))
+    report = register_all(nn.Sequential(nn.Linear(8, 4)), reflectors=np.int64(6), init="orthogonal")
+    assert report.taken["0.weight"].reflectors == (4, 4)
+    for wrong in (True, 2.0, "3"):
+        with pytest.raises(TypeError, match="reflectors: expected None, an integer or a pair of integers"):
+            register_svd_parametrization(nn.Linear(8, 8), reflectors=wrong)
+
+
+@pytest.mark.parametrize("register", [register_svd_parametrization, register_all])
+@pytest.mark.parametrize("train", ["all", "sigma", "reflectors"])
+def test_factors_made_in_inference_mode_are_trained(register, train):
+    layer = nn.Linear(4, 4)
+    with torch.inference_mode():
+        register(layer, train=train)
+        layer.weight = torch.eye(4) * 2
+        layer.reset_parameters()
+    layer(torch.ones(2, 4)).sum().backward()
+    for name, factor in layer.parametrizations.named_parameters():
+        assert not factor.is_inference()
+        assert (factor.grad is not None) == factor.requires_grad, name
+
+
+def test_a_layer_made_in_inference_mode_has_factors_that_are_trained():
+    with torch.inference_mode():
+        layer = register_svd_parametrization(nn.Linear(4, 4, bias=False))
+    layer(torch.ones(2, 4)).sum().backward()
+    assert all(p.grad is not None and not p.is_inference() for p in layer.parameters())

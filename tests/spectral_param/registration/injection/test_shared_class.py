@@ -248,3 +248,34 @@ def test_slots_are_kept_by_the_module_and_lost_in_its_copies_as_torch_loses_them
     assert hasattr(copy.deepcopy(module), "note") == hasattr(copy.deepcopy(plain), "note")
     assert hasattr(pickle.loads(pickle.dumps(module)), "note") == hasattr(pickle.loads(pickle.dumps(plain)), "note")
     assert remove_svd_parametrization(module).note == "kept"
+
+
+class Positional(nn.Linear):
+    def __new__(cls, first, second):
+        new = super().__new__(cls)
+        new.given = (first, second)
+        return new
+
+    def __getnewargs__(self):
+        return self.given
+
+
+class Named(nn.Linear):
+    def __new__(cls, *, size):
+        new = super().__new__(cls)
+        new.given = size
+        return new
+
+    def __init__(self, *, size):
+        super().__init__(size, size)
+
+    def __getnewargs_ex__(self):
+        return (), {"size": self.given}
+
+
+@pytest.mark.parametrize("make", [lambda: Positional(4, 4), lambda: Named(size=4)])
+def test_a_class_with_a_new_of_its_own_arguments_is_copied(make):
+    module = register_svd_parametrization(make())
+    for twin in (copy.deepcopy(module), copy.copy(module), pickle.loads(pickle.dumps(module))):
+        assert twin.given == module.given
+        assert torch.equal(twin.weight, module.weight)

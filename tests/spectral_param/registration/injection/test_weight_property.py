@@ -1,9 +1,15 @@
 """Reading and assigning, outside of a forward and within."""
 
+import pytest
 import torch
 from torch import nn
 
-from spectral_param import register_svd_parametrization, svd_parametrizations
+from spectral_param import (
+    register_all,
+    register_svd_parametrization,
+    remove_svd_parametrization,
+    svd_parametrizations,
+)
 
 
 def test_an_assignment_ends_the_watch_over_what_was_read_before():
@@ -59,3 +65,69 @@ def test_an_assignment_within_a_forward_is_what_is_read_after_it():
         want, got = plain(x, x, x, need_weights=False)[0], module(x)
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(module.in_proj_weight, plain.in_proj_weight, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def tied():
+    """A head, and an embedding that a plain head could share its weight with."""
+    return register_svd_parametrization(nn.Linear(6, 12, bias=False)), nn.Embedding(12, 6)
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_tie_after_registering_is_told(tied, registered):
+    head, embedding = tied
+    if registered:
+        register_svd_parametrization(embedding)
+    with pytest.warns(UserWarning, match="the weight of another module is copied .* the two are not tied"):
+        head.weight = embedding.weight
+    torch.testing.assert_close(head.weight, embedding.weight, rtol=1e-5, atol=1e-5)
+
+
+def test_a_tie_of_an_attention_or_a_list_is_told(tied):
+    head, _ = tied
+    weights = nn.ParameterList([nn.Parameter(torch.ones(12, 6))])
+    with pytest.warns(UserWarning, match="the two are not tied"):
+        head.weight = weights[0]
+
+
+def test_values_that_nobody_else_owns_are_assigned_without_a_word(tied):
+    head, embedding = tied
+    loose = nn.Parameter(torch.randn(12, 6))
+    for value in (torch.randn(12, 6), loose, nn.Parameter(torch.randn(12, 6)), nn.Linear(6, 12).weight.detach()):
+        head.weight = value
+    head.weight = head.weight
+    head.weight = 2 * head.weight
+    head.weight = embedding.weight.detach()
+    head.weight = nn.Linear(6, 12).weight
+
+
+@pytest.fixture
+def swapping():
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+@pytest.mark.parametrize("train", ["all", "sigma"])
+@pytest.mark.parametrize("convert", [lambda m: m.double(), lambda m: m.load_state_dict(m.state_dict())])
+def test_parameters_are_swapped_after_reads_and_steps(swapping, train, convert):
+    layer = register_svd_parametrization(nn.Linear(8, 8), train=train)
+    layer.weight.norm()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    layer(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    layer(torch.ones(2, 8))
+    want = layer.weight.detach().clone()
+    convert(layer)
+    torch.testing.assert_close(layer.weight.float(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_parameters_are_swapped_on_a_plain_model_after_a_refusal_and_a_removal(swapping):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with torch.no_grad():
+        model[1].weight[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="finite"):
+        register_all(model)
+    assert model.double()[0].weight.dtype == torch.float64
+    remove_svd_parametrization(register_svd_parametrization(model[0]))
+    assert model.float()[0].weight.dtype == torch.float32
