@@ -17,6 +17,7 @@ from spectral_param.functional.reflectors import normalized, pack
 from spectral_param.functional.ways import Kept, Way, apply, build, way_to_build
 from spectral_param.parametrization.blocks import CHANNELS_LAST, Matrices, has_channels_last
 from spectral_param.parametrization.factors import layout_of
+from spectral_param.parametrization.kept_weight import KeptWeight
 from spectral_param.parametrization.starting import check_weight, drawn, fitted
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.sizes import Sizes
@@ -43,6 +44,7 @@ class SVDParametrization(nn.Module):
         matrix_free: whether an ``nn.Linear`` is applied without building W; ``None``: where that is less work.
         channels_last: whether a convolution's kernel has its channels last in memory.
         layout: which trained tensors there are.
+        kept_weight: W between reads in evaluation without gradients.
         parametrization_list: what stands in the module and has the trained tensors; set by :meth:`attach`.
         parameter_order: the names of the module's parameters before any of them was registered; set there too.
 
@@ -78,6 +80,7 @@ class SVDParametrization(nn.Module):
         self.parameter_order: tuple[str, ...] = ()
         self._held_in: tuple[ParametrizationList, ...] = ()  # in a tuple, since it stands above this module
         self._kept: Kept = FrozenProduct(), FrozenProduct()
+        self.kept_weight = KeptWeight()
         self._start: list[Tensor] | None = None
 
     def attach(self, parametrization_list: ParametrizationList, parameter_order: tuple[str, ...]) -> None:

@@ -20,6 +20,7 @@ from spectral_param.registration.progress_line import progress_line
 from spectral_param.registration.register import replace_weight
 from spectral_param.registration.report import RegistrationReport, warn_of_changes
 from spectral_param.sigma import SigmaMap
+from spectral_param.torch_state.modes import has_numbers
 from spectral_param.torch_state.precision import wide
 
 
@@ -122,6 +123,8 @@ def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]
 
 @torch.no_grad()
 def _change(parametrization: SVDParametrization, weight: Tensor) -> float:
+    if not has_numbers(weight):
+        return 0.0
     return relative_difference(wide(parametrization(*parametrization.factors)), wide(weight))
 
 

@@ -10,6 +10,7 @@ from spectral_param import sigma
 from spectral_param.functional.frozen import FrozenProduct
 from spectral_param.parametrization.blocks import Matrices
 from spectral_param.parametrization.factors import Layout
+from spectral_param.parametrization.kept_weight import KeptWeight
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.injection.shared_class import Unfilled, rebuild
 from spectral_param.registration.injection.svd_list import SVDList
@@ -40,5 +41,5 @@ def safe_globals() -> list[Any]:
         True
     """
     maps = [getattr(sigma, name) for name in sigma.__all__ if name != "SigmaMap"]
-    held = [SVDParametrization, SVDList, nn.ModuleDict, Matrices, Layout, Sizes, FrozenProduct]
+    held = [SVDParametrization, SVDList, nn.ModuleDict, Matrices, Layout, Sizes, FrozenProduct, KeptWeight]
     return [rebuild, Unfilled, *held, *maps]

@@ -36,6 +36,8 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
         if p is None or not strided or not input.dim() or traced_or_transformed() or _somebody_wants_the_weight(p):
             return forward(self, input)
+        if torch.is_grad_enabled():
+            p.kept_weight.clear()
         u, raw, v = parts = p.parts
         vectors, autocast = input.numel() // max(input.shape[-1], 1), autocast_is_on(input.device.type)
         way: Way | None = None

@@ -32,8 +32,10 @@ class _HandedOut:
         return torch._C._storage_Use_Count(self.storage.untyped_storage()._cdata)
 
     def _numbers(self) -> tuple[object, ...]:
-        version = None if self.weight.is_inference() else self.weight._version
-        return version, self.weight.data_ptr(), checksum(self.weight), checksum(self.storage)
+        weight, storage = self.weight, self.storage
+        version = None if weight.is_inference() else weight._version
+        same = weight.data_ptr() == storage.data_ptr() and weight.shape == storage.shape
+        return version, weight.data_ptr(), checksum(weight), None if same else checksum(storage)
 
     @property
     def change(self) -> str:

@@ -18,11 +18,13 @@ from torch.nn.utils import parametrize
 
 from spectral_param.parametrization import together
 from spectral_param.parametrization.lookup import parametrization_lists
+from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.injection import watch
 from spectral_param.registration.injection.callers import refuse_onnx, refuse_to_lend, refuse_to_swap
 from spectral_param.registration.injection.sole_holder import owner_of_parameter
-from spectral_param.torch_state.modes import traced_or_transformed
-from spectral_param.torch_state.shards import write_
+from spectral_param.torch_state.checksum import checksum
+from spectral_param.torch_state.modes import is_listened_to, traced_or_transformed, under_dispatch_mode
+from spectral_param.torch_state.shards import is_shard, write_
 from spectral_param.torch_state.users_line import warn
 
 
@@ -40,7 +42,8 @@ class _Read:
         inference = torch.is_inference_mode_enabled()
         key: tuple[object, ...] = (tensor_name, torch.is_grad_enabled(), inference)
         if not self.keep:
-            key += tuple(None if f.is_inference() else (id(f), f._version) for f in held.parameters(recurse=False))
+            factors = held._parameters.values()
+            key += tuple(None if f.is_inference() else (id(f), f._version) for f in factors)
         if key not in self.weights:
             self.weights[key] = _evaluate(module, held, tensor_name)
         return self.weights[key]
@@ -174,7 +177,7 @@ def _evaluate(module: nn.Module, held: Any, tensor_name: str) -> Tensor:
     if together.running.store and (kept := together.kept_weight(held)) is not None:
         return kept
     if not parametrize._cache_enabled:
-        return held()
+        return _evaluate_or_keep(module, held)
     if torch._C._get_tracing_state() is not None:
         raise RuntimeError("Cannot trace a model while caching parametrizations.")
     key = (id(module), tensor_name)
@@ -182,6 +185,23 @@ def _evaluate(module: nn.Module, held: Any, tensor_name: str) -> Tensor:
     if weight is None:
         weight = parametrize._cache[key] = held()
     return weight
+
+
+def _evaluate_or_keep(module: nn.Module, held: Any) -> Tensor:
+    """W evaluated, or as it was before: in evaluation, and within a forward, without gradients."""
+    p = held._modules["0"]
+    if not isinstance(p, SVDParametrization):
+        return held()
+    if torch.is_grad_enabled():
+        p.kept_weight.clear()
+        return held()
+    reads_often = not module.training or id(module) in _running.reads
+    alone = len(held._modules) == 1 and "forward" not in held.__dict__ and "forward" not in p.__dict__
+    if not (reads_often and alone) or is_listened_to(held, p, p.sigma_map) or under_dispatch_mode():
+        return held()
+    if traced_or_transformed() or is_shard(p.factors[0]):
+        return held()
+    return p.kept_weight.weight(p.factors, held, p.dtype, p.channels_last, checksum(p.sigma))
 
 
 def _tell_of_a_tie(owner: str, held: nn.Module, tensor_name: str, value: Tensor) -> None:

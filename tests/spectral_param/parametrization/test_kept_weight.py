@@ -1,0 +1,145 @@
+"""W is kept between reads in evaluation without gradients, and never a stale one."""
+
+import copy
+import pickle
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from spectral_param import Band, SVDParametrization, clip_singular_values_, register_all, register_svd_parametrization
+from spectral_param.parametrization.kept_weight import KeptWeight
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """How often a W was built."""
+    count = []
+    forward = SVDParametrization.forward
+    monkeypatch.setattr(
+        SVDParametrization, "forward", lambda self, *f, **w: (count.append(1), forward(self, *f, **w))[1]
+    )
+    return count
+
+
+def layer(**kwargs):
+    return register_svd_parametrization(nn.Linear(6, 6), sigma=Band(0.5), init="orthogonal", **kwargs).eval()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_weight_is_built_once_for_many_reads(built, mode):
+    module = layer()
+    with mode():
+        for _ in range(5):
+            module.weight  # noqa: B018
+    assert len(built) == 1
+    (module.weight * 2).sum().backward()  # which could not save a tensor of inference mode
+    with torch.no_grad():
+        module.weight  # noqa: B018
+    assert len(built) == 3  # let go where there were gradients
+
+
+@pytest.mark.parametrize("matrix_free", [None, True, False])
+def test_a_forward_with_gradients_lets_go_of_what_was_kept(matrix_free):
+    module = layer(matrix_free=matrix_free)
+    with torch.no_grad():
+        reference = weakref.ref(module.weight)
+        module(torch.ones(1, 6))
+    assert reference() is not None
+    module(torch.ones(1, 6))
+    module(torch.ones(1, 6))
+    assert reference() is None
+
+
+def test_a_parent_that_reads_the_weights_of_its_children_builds_each_once(built):
+    plain = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    module = copy.deepcopy(plain)
+    register_all(module)
+    x = torch.randn(2, 3, 8)
+    with torch.no_grad():
+        built.clear()
+        for _ in range(3):
+            torch.testing.assert_close(module(x), plain(x), rtol=1e-4, atol=1e-5)
+    assert len(built) == 4
+
+
+def test_a_cell_without_gradients_builds_its_weights_once_for_a_sequence(built):
+    plain = nn.LSTMCell(3, 4)
+    cell = copy.deepcopy(plain)
+    register_all(cell)
+    built.clear()
+    state = want = None
+    with torch.no_grad():
+        for x in torch.randn(10, 2, 3):
+            state, want = cell(x, state), plain(x, want)
+    torch.testing.assert_close(state, want, rtol=1e-4, atol=1e-5)
+    assert len(built) == 2
+
+
+def rewrite_through_data(module):
+    module.parametrizations.weight.original0.data.copy_(torch.randn(21))
+
+
+def reorder_through_data(module):
+    factor = module.parametrizations.weight.original0
+    factor.data.copy_(factor.detach().flip(0))
+
+
+def write(module):
+    module.parametrizations.weight.original1.add_(1)
+
+
+def move(module):
+    module.double()
+
+
+def clip(module):
+    clip_singular_values_(module, 0.5, 0.7)
+
+
+def another_map(module):
+    module.parametrizations.weight[0].sigma_map.radius = 0.1
+
+
+def load(module):
+    module.load_state_dict(layer().state_dict())
+
+
+@pytest.mark.parametrize("change", [rewrite_through_data, reorder_through_data, write, move, clip, another_map, load])
+def test_a_change_of_whatever_a_weight_is_built_from_is_seen(change):
+    module = layer()
+    with torch.no_grad():
+        module.parametrizations.weight.original1.uniform_(-1, 1)
+        module.weight  # noqa: B018
+        change(module)
+        twin = copy.deepcopy(module)
+        torch.testing.assert_close(module.weight, twin.parametrizations.weight(), rtol=0, atol=0)
+
+
+def test_what_a_reader_does_to_a_weight_is_told_and_kept_from_the_next():
+    module = layer()
+    with torch.no_grad():
+        before = module.weight.clone()
+        module.weight.data.zero_()
+        with pytest.warns(UserWarning, match="no effect"):
+            assert torch.equal(module.weight, before)
+
+
+def test_training_and_listening_keep_nothing(built):
+    module = layer().train()
+    with torch.no_grad():
+        for _ in range(3):
+            module.weight  # noqa: B018
+        assert len(built) == 3
+        module.eval().parametrizations.weight.register_forward_hook(lambda *_: None)
+        for _ in range(3):
+            module.weight  # noqa: B018
+    assert len(built) == 6
+
+
+def test_copies_and_pickles_begin_with_nothing_kept():
+    kept = KeptWeight()
+    kept.weight([torch.ones(2)], lambda: torch.ones(3))
+    for twin in (copy.deepcopy(kept), pickle.loads(pickle.dumps(kept))):
+        assert vars(twin) == vars(KeptWeight())
