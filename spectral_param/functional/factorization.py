@@ -44,11 +44,10 @@ class ReflectorProduct(NamedTuple):
         to nothing beside the reflector before it, so that noise on all numbers does not turn it.
         """
         dense = unpack(self.packed, self.n, self.m, plainly=plainly)
-        if self.n == self.m:
+        if self.n == self.m > 1:
             with torch.no_grad():  # in place, in a tensor of its own
-                sign, before = dense[..., -1, -1], dense[..., -2:, -2:-1]
-                scale = before.abs().amax((-2, -1)) if self.n > 1 else 1.0
-                sign.masked_fill_(sign.abs() <= _SIGN * scale, 0.0)
+                sign, before = dense[..., -1, -1], dense[..., -2:, -2]
+                sign.masked_fill_(sign.abs() <= _SIGN * before.abs().amax(-1), 0.0)
         return dense
 
     def columns(self, count: int, *, plainly: bool = True) -> Tensor:
