@@ -30,7 +30,7 @@ class KeptWeight:
     """
 
     def __init__(self) -> None:
-        self._kept: tuple[Tensor, tuple[object, ...]] | None = None
+        self.kept: tuple[Tensor, tuple[object, ...]] | None = None
 
     def weight(self, sources: Sequence[Tensor], build: Callable[[], Tensor], *settings: object) -> Tensor:
         """W as it was built last, or is built now, without a graph.
@@ -42,18 +42,18 @@ class KeptWeight:
         """
         if not all(map(_is_watchable, sources)):
             return build()
-        if self._kept is not None:
-            weight, seen = self._kept
+        if self.kept is not None:
+            weight, seen = self.kept
             if seen == (*_looks(*sources, weight), *settings):
                 return weight
         with torch.inference_mode(False), torch.no_grad():
             weight = build()
-        self._kept = weight, (*_looks(*sources, weight), *settings)
+        self.kept = weight, (*_looks(*sources, weight), *settings)
         return weight
 
     def clear(self) -> None:
         """Keeps nothing."""
-        self._kept = None
+        self.kept = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KeptWeight, ()

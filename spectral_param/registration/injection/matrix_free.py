@@ -19,7 +19,7 @@ from spectral_param.functional.ways import (
     way_to_build,
 )
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.parametrization.together import keeps
+from spectral_param.parametrization.together import keeps, running
 from spectral_param.registration.injection.callers import refuse_onnx
 from spectral_param.registration.injection.watch import handed_out, tell_of_writes
 from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, traced_or_transformed
@@ -37,7 +37,7 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if p is None or not strided or not input.dim() or traced_or_transformed() or _somebody_wants_the_weight(p):
             return forward(self, input)
         if torch.is_grad_enabled():
-            p.kept_weight.clear()
+            p.kept_weight.kept = None
         u, raw, v = parts = p.parts
         vectors, autocast = input.numel() // max(input.shape[-1], 1), autocast_is_on(input.device.type)
         way: Way | None = None
@@ -140,7 +140,12 @@ def _applied(
 def _somebody_wants_the_weight(p: SVDParametrization) -> bool:
     """Whether W is kept for others, or its making is listened to, also by a forward put in the place of torch's."""
     held = p.parametrization_list
-    return keeps(p) or parametrize._cache_enabled > 0 or is_listened_to(held, p) or _has_own_forward(held, p)
+    return (
+        (bool(running.store) and keeps(p))
+        or parametrize._cache_enabled > 0
+        or is_listened_to(held, p)
+        or _has_own_forward(held, p)
+    )
 
 
 def _has_own_forward(*modules: nn.Module) -> bool:
