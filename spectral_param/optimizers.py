@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from spectral_param.parametrization.lookup import svd_parametrizations
-from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.injection.successors import successor
 
 
@@ -37,7 +36,7 @@ def parameter_groups(
 
     Example:
         >>> import torch
-        >>> from torch import Tensor, nn
+        >>> from torch import nn
         >>> from spectral_param import parameter_groups, register_svd_parametrization
         >>> model = nn.Sequential(register_svd_parametrization(nn.Linear(4, 4)), nn.Linear(4, 2))
         >>> groups = parameter_groups(model, weight_decay=0.01, sigma_lr=1e-4)
@@ -49,7 +48,7 @@ def parameter_groups(
     """
     kinds = {}
     for _, parametrization in svd_parametrizations(model):
-        raw = raw_sigma(parametrization)
+        raw = parametrization.raw_sigma
         kinds.update({id(factor): "sigma" if factor is raw else "reflectors" for factor in parametrization.factors})
     groups: dict[str, dict[str, Any]] = {
         "others": {"params": [], "weight_decay": weight_decay},
@@ -101,18 +100,3 @@ def add_factors_(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.op
                 group["param_names"][place : place + 1] = [names[id(factor)] for factor in factors]
             optimizer.state.pop(parameter, None)
     return optimizer
-
-
-def raw_sigma(parametrization: SVDParametrization) -> Tensor | None:
-    """The trained numbers of σ among the factors; ``None`` where σ is fixed.
-
-    Example:
-        >>> from torch import nn
-        >>> from spectral_param import register_svd_parametrization
-        >>> from spectral_param.optimizers import raw_sigma
-        >>> layer = register_svd_parametrization(nn.Linear(3, 2), init="orthogonal")
-        >>> raw_sigma(layer.parametrizations.weight[0])
-        Parameter containing:
-        tensor([1., 1.], requires_grad=True)
-    """
-    return parametrization.raw_sigma

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from spectral_param.bounds.known_call import departure, methods_in_call
-from spectral_param.parametrization.lookup import parametrization_lists, parametrization_of
+from spectral_param.parametrization.lookup import parametrization_lists
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.spectrum.as_matrix import matrix_of
 
@@ -89,7 +89,7 @@ def both_norms(module: nn.Module, tensor_name: str = "weight", *, over_range: bo
         ([1.0, 2.0], [1.5, 3.0])
     """
     sigma = _spectrum(module, tensor_name)[0].detach()
-    parametrization = parametrization_of(module, tensor_name)
+    parametrization = SVDParametrization.alone_on(module, tensor_name)
     if over_range and parametrization is not None:
         sigma_map = parametrization.sigma_map
         low, high = (_wide(torch.as_tensor(edge)) for edge in (sigma_map.low, sigma_map.high))
@@ -99,7 +99,7 @@ def both_norms(module: nn.Module, tensor_name: str = "weight", *, over_range: bo
 
 def _spectrum(module: nn.Module, tensor_name: str) -> tuple[Tensor, float, float]:
     """Singular values of the weight as it is used, (k,) or (blocks, k); ε of its dtype and of what it is made of."""
-    parametrization = parametrization_of(module, tensor_name)
+    parametrization = SVDParametrization.alone_on(module, tensor_name)
     if parametrization is None:
         with _in_evaluation(module):
             matrix = matrix_of(module, tensor_name)

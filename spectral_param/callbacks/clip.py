@@ -29,7 +29,6 @@ from spectral_param.callbacks.patterns import (
     warn_untrained,
 )
 from spectral_param.callbacks.sharded_sigma import has_flat_shards
-from spectral_param.optimizers import raw_sigma
 from spectral_param.parametrization.blocks import Matrices, matrices_of
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import clipping
@@ -114,7 +113,7 @@ class SpectralClip(Callback):
 
         def before(*step: Any) -> None:
             if self.min > 0:
-                raws = {name: raw for name, p in trained.items() if (raw := raw_sigma(p)) is not None}
+                raws = {name: raw for name, p in trained.items() if (raw := p.raw_sigma) is not None}
                 sides.update({name: clipping.side_of(trained[name].sigma_map, raw) for name, raw in raws.items()})
 
         def clip(*step: Any) -> None:
@@ -147,7 +146,7 @@ class SpectralClip(Callback):
 
     def _clip(self, parametrization: SVDParametrization, optimizers: Sequence[Optimizer], side: Tensor | None) -> None:
         """Clips a weight in SVD form after a step, σ on the side where it was before the step."""
-        raw = raw_sigma(parametrization)
+        raw = parametrization.raw_sigma
 
         def clip_() -> None:
             if raw is not None and side is not None:

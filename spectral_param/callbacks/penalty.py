@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from spectral_param.callbacks.logging import write
 from spectral_param.callbacks.patterns import as_patterns, parametrized_weights, warn_unmatched
 from spectral_param.callbacks.sharded_sigma import trained_singular_values
-from spectral_param.optimizers import raw_sigma
 from spectral_param.sigma import SigmaMap
 
 
@@ -57,7 +56,7 @@ class SpectralPenalty(Callback):
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         scale = self.weight * _scale_left(trainer, optimizer)
         for parametrization in parametrized_weights(pl_module, self.weights).values():
-            raw = raw_sigma(parametrization)
+            raw = parametrization.raw_sigma
             if raw is not None and raw.requires_grad and id(raw) in held:
                 gradient = penalty_gradient(parametrization.sigma_map, raw, self.center) * scale
                 raw.grad = gradient if raw.grad is None else raw.grad + gradient

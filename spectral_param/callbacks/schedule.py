@@ -14,7 +14,6 @@ from torch.utils.hooks import RemovableHandle
 
 from spectral_param.callbacks.logging import current_step
 from spectral_param.callbacks.patterns import as_patterns, parametrized_weights, warn_unmatched
-from spectral_param.optimizers import raw_sigma
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import Band
 
@@ -164,7 +163,7 @@ def move_bands_(parametrizations: Sequence[SVDParametrization], levels: Mapping[
         levels: ``{"radius": r}``, ``{"center": c}`` or both.
     """
     moved = [p for p in parametrizations if any(_differs(getattr(p.sigma_map, n), v) for n, v in levels.items())]
-    held = [(p.sigma_map, raw, p.sigma_map(raw)) for p in moved if (raw := raw_sigma(p)) is not None]
+    held = [(p.sigma_map, raw, p.sigma_map(raw)) for p in moved if (raw := p.raw_sigma) is not None]
     for band, _, _ in held:
         _set(band, levels)
     for band, raw, sigma in held:

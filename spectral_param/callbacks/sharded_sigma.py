@@ -10,7 +10,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import FSDPStrategy
 from torch import Tensor, nn
 
-from spectral_param.optimizers import raw_sigma
 from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.torch_state.precision import wide
@@ -30,7 +29,7 @@ def trained_singular_values(trainer: Trainer, parametrization: SVDParametrizatio
     Returns:
         Float32 on the CPU, (chunks, min(p, q)): block by block, unsorted.
     """
-    raw = raw_sigma(parametrization)
+    raw = parametrization.raw_sigma
     sizes = parametrization.chunks, min(parametrization.shape)
     if raw is None:
         sigma = torch.as_tensor(parametrization.sigma_map.start).expand(sizes)

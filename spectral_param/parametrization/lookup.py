@@ -107,15 +107,3 @@ def is_registered(module: nn.Module, tensor_name: str) -> bool:
         False
     """
     return tensor_name in registered_names(module)
-
-
-def parametrization_of(module: nn.Module, tensor_name: str) -> SVDParametrization | None:
-    """:meth:`SVDParametrization.alone_on`, as the functions that read a weight ask for it.
-
-    Example:
-        >>> from torch import nn
-        >>> from spectral_param.parametrization.lookup import parametrization_of
-        >>> parametrization_of(nn.Linear(2, 2), "weight") is None
-        True
-    """
-    return SVDParametrization.alone_on(module, tensor_name)

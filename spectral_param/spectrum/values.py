@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from spectral_param.parametrization.lookup import parametrization_of
+from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.spectrum.as_matrix import check_square, matrix_of
 
 
@@ -117,7 +117,7 @@ def log_abs_det(module: nn.Module, tensor_name: str = "weight") -> Tensor:
         >>> log_abs_det(layer).item()
         0.0
     """
-    parametrization = parametrization_of(module, tensor_name)
+    parametrization = SVDParametrization.alone_on(module, tensor_name)
     if parametrization is not None:
         check_square(tensor_name, parametrization.shape)
         return parametrization.sigma.abs().log().sum(-1)
@@ -127,7 +127,7 @@ def log_abs_det(module: nn.Module, tensor_name: str = "weight") -> Tensor:
 
 
 def _unsorted(module: nn.Module, tensor_name: str) -> Tensor:
-    parametrization = parametrization_of(module, tensor_name)
+    parametrization = SVDParametrization.alone_on(module, tensor_name)
     if parametrization is not None:
         return parametrization.sigma.abs()
     return torch.linalg.svdvals(matrix_of(module, tensor_name))

@@ -16,6 +16,7 @@ from spectral_param.registration.injection.shared_class import shared_class
 from spectral_param.registration.injection.sole_holder import check_not_wrapped
 from spectral_param.registration.injection.svd_list import SVDList
 from spectral_param.registration.injection.teaching import plain_class
+from spectral_param.torch_state.shards import is_shard
 from spectral_param.torch_state.users_line import warn
 
 
@@ -47,7 +48,7 @@ def uninstall(module: nn.Module, tensor_name: str) -> None:
     """Puts a plain parameter with the present value back, where it was."""
     held = parametrization_lists(module)[tensor_name]
     first: SVDParametrization = held[0]
-    if any(hasattr(p, "full_tensor") for p in held.parameters(recurse=False)):
+    if any(map(is_shard, held.parameters(recurse=False))):
         raise ValueError(f"module: {tensor_name!r} is spread over ranks by fully_shard; fold it before sharding.")
     check_not_wrapped(module, tensor_name, held)
     watch.tell_of_writes(module)

@@ -16,7 +16,6 @@ from spectral_param import (
 )
 from spectral_param.callbacks import SpectralClip
 from spectral_param.callbacks.clip import project_
-from spectral_param.optimizers import raw_sigma
 from spectral_param.parametrization.blocks import matrices_of
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
 
@@ -198,7 +197,7 @@ def steps_on_sigma(*steps):
                 raw.add_(left.pop(0))
 
     left = list(steps)
-    return lambda model: Steps([raw_sigma(model.first.parametrizations.weight[0])], lr=0.1)
+    return lambda model: Steps([model.first.parametrizations.weight[0].raw_sigma], lr=0.1)
 
 
 class Stepping(Regression):
@@ -212,7 +211,7 @@ class Stepping(Regression):
         )
         sigma_map = self.first.parametrizations.weight[0].sigma_map
         with torch.no_grad():
-            raw_sigma(self.first.parametrizations.weight[0]).copy_(sigma_map.inverse(torch.full((4,), 0.95 * side)))
+            self.first.parametrizations.weight[0].raw_sigma.copy_(sigma_map.inverse(torch.full((4,), 0.95 * side)))
 
     def configure_optimizers(self):
         return self.make(self)
@@ -260,7 +259,7 @@ def test_an_average_over_steps_through_zero_is_in_range(tmp_path, late):
     class Far(Stepping):
         def on_fit_start(self):
             with torch.no_grad():
-                raw_sigma(self.first.parametrizations.weight[0]).fill_(0.95)
+                self.first.parametrizations.weight[0].raw_sigma.fill_(0.95)
 
     for clip_first in (True, False):
         model = Far(steps_on_sigma(-1.25, 1.0, -1.9, -1.4), side=0.2)  # the average begins as a copy of what is outside
@@ -331,7 +330,7 @@ class Shrinking(Regression):
         self.evaluated = []
 
     def training_step(self, batch, batch_idx):
-        raw = raw_sigma(self.first.parametrizations.weight[0])
+        raw = self.first.parametrizations.weight[0].raw_sigma
         return 3 * raw.sum() + self(batch[0]).sum()
 
     def on_train_epoch_start(self):

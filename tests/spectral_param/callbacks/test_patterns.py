@@ -12,7 +12,6 @@ from spectral_param.callbacks.patterns import (
     warn_unmatched,
     warn_untrained,
 )
-from spectral_param.optimizers import raw_sigma
 from spectral_param.parametrization.lookup import qualified_name
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
 
@@ -55,14 +54,14 @@ def test_raw_sigma(reflectors):
     layer = register_svd_parametrization(nn.Linear(4, 4), reflectors=reflectors, init="orthogonal")
     [(_, parametrization)] = svd_parametrizations(layer)
     with torch.no_grad():
-        raw_sigma(parametrization).fill_(3.0)
+        parametrization.raw_sigma.fill_(3.0)
     assert torch.linalg.svdvals(layer.weight).tolist() == pytest.approx([3, 3, 3, 3])
 
 
 def test_fixed_sigma_has_no_raw_numbers():
     layer = register_svd_parametrization(nn.Linear(4, 4), sigma=Fixed(), init="orthogonal")
     [(_, parametrization)] = svd_parametrizations(layer)
-    assert raw_sigma(parametrization) is None
+    assert parametrization.raw_sigma is None
 
 
 def test_patterns_that_match_nothing_are_named():
@@ -81,7 +80,7 @@ def test_weights_that_pruning_passes_over_are_named(tmp_path, callback):
 def test_factors_in_no_optimizer_are_named(model):
     parameters = list(model.parameters())
     warn_untrained(model, [torch.optim.SGD(parameters)])
-    others = [p for p in parameters if p is not raw_sigma(parametrized_weights(model, ["*"])["head.weight"])]
+    others = [p for p in parameters if p is not parametrized_weights(model, ["*"])["head.weight"].raw_sigma]
     with pytest.warns(UserWarning, match=r"No optimizer holds the factors of head\.weight:"):
         warn_untrained(model, [torch.optim.SGD(others)])
     for factor in parametrized_weights(model, ["*"])["head.weight"].factors:
