@@ -129,6 +129,28 @@ def spares_the_weight(way: Way, u: ReflectorProduct, sigma: Tensor, v: Reflector
     return is_less_work(sizes, vectors)
 
 
+def spares_the_sum(sizes: Sizes, rank: int, vectors: int) -> bool:
+    """Whether so many vectors have less work with ``W₀ x + L (Rᵀ x)`` than with the sum ``W₀ + L Rᵀ`` built for them.
+
+    Counted in multiplications of a training step: ``3 N s (p + q)`` beside W₀, or ``3 s p q`` for W and ``N p q`` for
+    its gradient, L and R having ``s = r + m₁ + m₂`` columns.
+
+    Args:
+        sizes: of a block.
+        rank: r, how many σ are trained.
+        vectors: N, how many meet W in one forward.
+
+    Example:
+        >>> from spectral_param.functional.ways import spares_the_sum
+        >>> from spectral_param.sizes import Sizes
+        >>> spares_the_sum(Sizes(512, 512, 8, 8), 8, 10_000), spares_the_sum(Sizes(64, 64, 8, 8), 64, 10_000)
+        (True, False)
+    """
+    p, q, m1, m2 = sizes
+    s = rank + m1 + m2
+    return 3 * vectors * s * (p + q) < 3 * s * p * q + vectors * p * q
+
+
 def spares_a_recurrence(sizes: Sizes, device: str) -> bool:
     """Whether the steps of a recurrence have less work with ``σ h - L (Rᵀ h)`` than with W; see Note [Measurements].
 

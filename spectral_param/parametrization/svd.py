@@ -224,6 +224,16 @@ class SVDParametrization(nn.Module):
         return self.factors[place] if place >= 0 else None
 
     @property
+    def raw_shape(self) -> tuple[int, ...]:
+        """Of the raw numbers of σ: (k,), or (chunks, k)."""
+        return *self.layout.lead, min(self.shape)
+
+    def sigma_of(self, raw: Tensor) -> Tensor:
+        """σ, (k,) or (chunks, k), with raw numbers of :attr:`raw_shape` in the place of its own."""
+        sigma: Tensor = self.sigma_map(raw)
+        return sigma
+
+    @property
     def sigma(self) -> Tensor:
         """σ with its sign, differentiable: (k,), or (chunks, k). On shards a collective read, so one for all ranks."""
         return self.svd[1]

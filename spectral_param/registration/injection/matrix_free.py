@@ -14,12 +14,14 @@ from torch.nn.utils import parametrize
 from spectral_param.functional.ways import (
     Way,
     spares_a_recurrence,
+    spares_the_sum,
     spares_the_weight,
     way_to_apply,
     way_to_build,
 )
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.together import keeps, running
+from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.injection.callers import refuse_onnx
 from spectral_param.registration.injection.watch import handed_out, tell_of_writes
 from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, traced_or_transformed
@@ -34,6 +36,8 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
             tell_of_writes(self)
         p = SVDParametrization.alone_on(self)
         strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
+        if isinstance(p, TurnedParametrization):
+            return p.linear(input, self.bias) if strided and _passes_the_sum(p, input) else forward(self, input)
         if p is None or not strided or not input.dim() or traced_or_transformed() or _somebody_wants_the_weight(p):
             return forward(self, input)
         if torch.is_grad_enabled():
@@ -50,6 +54,20 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return _applied(self, p, input, raw.dtype, way, autocast)
         weight = p.forward(*p.factors, way=way_to_build(u, raw, v, transformed=False))
         return F.linear(input, weight, self.bias)
+
+    return wrapped
+
+
+def without_sum(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same for a layer whose weight stands as (in, out), ``x W + b``, where a frozen base is turned."""
+
+    @functools.wraps(forward)
+    def wrapped(self: Any, x: Tensor) -> Tensor:
+        p = SVDParametrization.alone_on(self)
+        if isinstance(p, TurnedParametrization) and _passes_the_sum(p, x):
+            tell_of_writes(self)
+            return p.linear(x, self.bias, transposed=True)
+        return forward(self, x)
 
     return wrapped
 
@@ -108,7 +126,13 @@ def thin_factors(module: nn.Module, tensor_name: str, like: Tensor) -> tuple[Ten
         [(64,), (64, 16), (64, 16)]
     """
     p = SVDParametrization.alone_on(module, tensor_name)
-    if p is None or p.matrix_free is False or traced_or_transformed() or _somebody_wants_the_weight(p):
+    if (
+        p is None
+        or isinstance(p, TurnedParametrization)
+        or p.matrix_free is False
+        or traced_or_transformed()
+        or _somebody_wants_the_weight(p)
+    ):
         return None
     sizes = p.sizes
     if not 0 < min(sizes.m1, sizes.m2) <= max(sizes.m1, sizes.m2) < sizes.k:
@@ -146,6 +170,13 @@ def _somebody_wants_the_weight(p: SVDParametrization) -> bool:
         or is_listened_to(held, p)
         or _has_own_forward(held, p)
     )
+
+
+def _passes_the_sum(p: TurnedParametrization, x: Tensor) -> bool:
+    """Whether a turned base is applied beside its change, W never summed up."""
+    if p.matrix_free is False or not x.dim() or _somebody_wants_the_weight(p):
+        return False
+    return bool(p.matrix_free) or p.is_off or spares_the_sum(p.sizes, p.rank, x.numel() // max(x.shape[-1], 1))
 
 
 def _has_own_forward(*modules: nn.Module) -> bool:

@@ -10,7 +10,7 @@ from torch import nn
 
 from spectral_param.parametrization.lookup import parametrization_lists
 from spectral_param.registration.injection import watch
-from spectral_param.registration.injection.matrix_free import without_weight
+from spectral_param.registration.injection.matrix_free import without_sum, without_weight
 from spectral_param.registration.injection.plain_checkpoint import load_plain_weights
 from spectral_param.registration.injection.recurrent import recurrent_members
 from spectral_param.registration.injection.resetting import reset
@@ -33,7 +33,11 @@ def teach(base: Any) -> dict[str, Any]:
     if issubclass(base, nn.RNNBase):
         members |= recurrent_members(base)
     forward = in_forward(members.get("forward", base.forward), keep=issubclass(base, nn.MultiheadAttention))
-    members["forward"] = without_weight(forward) if base.forward is nn.Linear.forward else forward
+    if base.forward is nn.Linear.forward:
+        forward = without_weight(forward)
+    elif _is_transposed_linear(base):
+        forward = without_sum(forward)
+    members["forward"] = forward
     for name in ("reset_parameters", "_reset_parameters"):
         if hasattr(base, name):
             members[name] = functools.partialmethod(reset, base, name)
@@ -43,6 +47,11 @@ def teach(base: Any) -> dict[str, Any]:
 def plain_class(module: Any) -> Any:
     """The class that a registered module had before, also where ``fully_shard`` has put its own on top."""
     return module._plain_class
+
+
+def _is_transposed_linear(base: type) -> bool:
+    """Whether it is the layer of transformers that GPT-2 is made of."""
+    return base.__name__ == "Conv1D" and base.__module__ == "transformers.pytorch_utils"
 
 
 # ------------------------------------------------------------------------------------------------- state, refusals

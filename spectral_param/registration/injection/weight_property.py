@@ -19,6 +19,7 @@ from torch.nn.utils import parametrize
 from spectral_param.parametrization import together
 from spectral_param.parametrization.lookup import parametrization_lists
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.injection import watch
 from spectral_param.registration.injection.callers import refuse_onnx, refuse_to_lend, refuse_to_swap
 from spectral_param.registration.injection.sole_holder import owner_of_parameter
@@ -200,6 +201,8 @@ def _evaluate_or_keep(module: nn.Module, held: Any) -> Tensor:
     if not (reads_often and alone) or is_listened_to(held, p, p.sigma_map) or under_dispatch_mode():
         return held()
     if traced_or_transformed() or is_shard(p.factors[0]):
+        return held()
+    if isinstance(p, TurnedParametrization):
         return held()
     return p.kept_weight.weight(p.factors, held, p.dtype, p.channels_last, checksum(p.sigma))
 

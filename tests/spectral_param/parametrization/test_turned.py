@@ -1,0 +1,391 @@
+"""Weights on a frozen base: where they start, what is trained, what is known of them, what they refuse."""
+
+import copy
+import io
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.nn import functional as F
+
+from spectral_param import (
+    Band,
+    Fixed,
+    Interval,
+    clip_singular_values_,
+    inverse,
+    log_abs_det,
+    parameter_groups,
+    pinv,
+    plain_state_dict,
+    register_all,
+    register_svd_parametrization,
+    remove_svd_parametrization,
+    renormalize_reflectors_,
+    safe_globals,
+    singular_values,
+    solve,
+    spectral_penalty,
+    spectral_table,
+    svd,
+    svd_parametrizations,
+    together,
+)
+
+
+def frozen(module, tensor_name="weight", **settings):
+    return register_svd_parametrization(module, tensor_name, base="frozen", **settings)
+
+
+def moved(module, by=0.1):
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter.add_(by * torch.randn_like(parameter))
+    return module
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up_proj = nn.Parameter(torch.randn(3, 5, 4))
+
+    def forward(self, x):
+        return torch.einsum("eop,np->eno", self.up_proj, x)
+
+
+CASES = {
+    "linear": (lambda: nn.Linear(7, 5), (3, 7)),
+    "wide": (lambda: nn.Linear(40, 30), (6, 40)),
+    "single": (lambda: nn.Linear(1, 1), (3, 1)),
+    "convolution": (lambda: nn.Conv2d(3, 8, 3), (2, 3, 6, 6)),
+    "groups": (lambda: nn.Conv2d(4, 8, 3, groups=2), (2, 4, 6, 6)),
+    "transposed": (lambda: nn.ConvTranspose2d(4, 3, 3), (2, 4, 5, 5)),
+    "embedding": (lambda: nn.Embedding(9, 4), None),
+    "lstm": (lambda: nn.LSTM(4, 6), (3, 2, 4)),
+    "gru": (lambda: nn.GRU(4, 6), (3, 2, 4)),
+    "cell": (lambda: nn.LSTMCell(4, 6), (2, 4)),
+    "attention": (lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0), (3, 2, 8)),
+    "experts": (Experts, (2, 4)),
+}
+
+
+def output(module, x):
+    result = module(x)
+    return result[0] if isinstance(result, tuple) else result
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_of_module_starts_where_it_was_and_says_its_sigma_once_trained(case):
+    make, shape = CASES[case]
+    torch.manual_seed(0)
+    module = make()
+    x = torch.arange(9) if shape is None else torch.randn(*shape)
+    before = output(module, x).detach()
+    report = register_all(module, base="frozen", reflectors=4, rank=3)
+    assert report.taken
+    assert max(report.changed.values()) < 1e-6
+    torch.testing.assert_close(output(module, x), before, atol=2e-6, rtol=1e-6)
+
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.1)
+    for _ in range(200):
+        optimizer.zero_grad()
+        (output(module, x) - 0.3).square().mean().backward()
+        optimizer.step()
+    for name, p in svd_parametrizations(module):
+        weight = p.matrices.of(p(*p.factors).detach()).double()
+        said = p.sigma.detach().abs().sort(-1, descending=True).values.reshape(p.chunks, -1)
+        scale = said.max()
+        assert (said - torch.linalg.svdvals(weight)).abs().max() <= 1e-5 * scale, name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_base_keeps_its_dtype_and_its_memory(dtype):
+    layer = nn.Linear(64, 48, dtype=dtype)
+    memory, x = layer.weight.data_ptr(), torch.randn(10, 64, dtype=dtype)
+    before, weight = layer(x), layer.weight.detach().clone()
+    frozen(layer, reflectors=4, rank=5)
+    [(_, p)] = svd_parametrizations(layer)
+    assert p.factors[-1].data_ptr() == memory
+    trained = {f.dtype for f in p.factors[:-1]}
+    assert trained == {torch.float64 if dtype == torch.float64 else torch.float32}
+    eps = torch.finfo(dtype).eps
+    assert layer(x).dtype == layer.weight.dtype == dtype
+    torch.testing.assert_close(layer(x), before, atol=16 * eps, rtol=4 * eps)
+    assert (layer.weight - weight).norm() <= 4 * eps * weight.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_folding_rounds_once(dtype):
+    layer = moved(frozen(nn.Linear(32, 24, dtype=dtype), rank=4))
+    [(_, p)] = svd_parametrizations(layer)
+    exact = frozen(nn.Linear(32, 24, dtype=torch.float64), rank=4)
+    [(_, q)] = svd_parametrizations(exact)
+    q.load_state_dict({name: t.double() for name, t in p.state_dict().items()})
+    for own, other in zip(q.factors, p.factors, strict=True):
+        own.data.copy_(other)
+    rounding = (exact.weight.to(dtype).float() - exact.weight.float()).abs()
+    remove_svd_parametrization(layer)
+    assert layer.weight.dtype == dtype
+    assert type(layer) is nn.Linear
+    difference = (layer.weight.double() - exact.weight).abs()
+    assert (difference <= rounding + 1e-6).all()
+
+
+def test_the_base_is_never_trained_whatever_is_unfrozen():
+    layer = frozen(nn.Linear(6, 5), rank=2)
+    [(_, p)] = svd_parametrizations(layer)
+    base = p.base.clone()
+    layer.requires_grad_(True)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, weight_decay=0.5)
+    for _ in range(3):
+        layer(torch.randn(4, 6)).square().sum().backward()
+        layer.weight.sum().backward()
+        optimizer.step()
+    assert torch.equal(p.base, base)
+    assert p.factors[-1].grad is None
+
+
+def test_what_is_trained_is_chosen_whatever_the_weight_required():
+    expected = {"all": [True, True, True], "sigma": [False, True, False], "reflectors": [True, False, True]}
+    for train, trained in expected.items():
+        layer = nn.Linear(6, 5).requires_grad_(False)
+        frozen(layer, rank=2, train=train)
+        [(_, p)] = svd_parametrizations(layer)
+        assert [f.requires_grad for f in p.factors] == [*trained, False]
+
+
+@pytest.mark.parametrize("sigma", [Band(0.1), Interval(0.2, 1.1), Fixed(0.7)])
+def test_a_map_holds_the_trained_sigma_and_no_other(sigma):
+    layer, start = nn.Linear(8, 8), torch.linspace(1.3, 0.1, 8)
+    with torch.no_grad():
+        layer.weight.copy_(torch.diag(start))
+    with pytest.warns(UserWarning, match="outside its range"):
+        frozen(layer, rank=3, sigma=sigma)
+    [(_, p)] = svd_parametrizations(layer)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
+    for _ in range(20):
+        layer(torch.randn(16, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    trained, others = p.sigma.detach().split([3, 5])
+    assert (trained >= sigma.low - 1e-6).all()
+    assert (trained <= sigma.high + 1e-6).all()
+    torch.testing.assert_close(others, start[3:], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(singular_values(layer), torch.linalg.svdvals(layer.weight), atol=1e-5, rtol=1e-5)
+
+
+def test_its_spectrum_gives_all_that_a_spectrum_gives():
+    layer = moved(frozen(nn.Linear(9, 9, dtype=torch.float64), rank=4))
+    w = layer.weight.detach()
+    u, s, vh = svd(layer)
+    torch.testing.assert_close((u * s) @ vh, w)
+    torch.testing.assert_close(s, torch.linalg.svdvals(w))
+    torch.testing.assert_close(inverse(layer), torch.linalg.inv(w), atol=1e-8, rtol=1e-8)
+    torch.testing.assert_close(pinv(layer), torch.linalg.pinv(w), atol=1e-8, rtol=1e-8)
+    b = torch.randn(9, 3, dtype=torch.float64)
+    torch.testing.assert_close(solve(layer, b), torch.linalg.solve(w, b), atol=1e-8, rtol=1e-8)
+    torch.testing.assert_close(log_abs_det(layer), torch.linalg.slogdet(w).logabsdet)
+    torch.testing.assert_close(
+        spectral_penalty(layer).double(), (torch.linalg.svdvals(w) - 1).square().sum(), rtol=1e-6, atol=0
+    )
+    [row] = spectral_table(layer)
+    assert row["trained"] == 9 * 8 + 4 + 9 * 8
+
+
+def test_a_rectangular_weight_in_blocks_gives_its_svd():
+    cell = moved(frozen(nn.LSTMCell(5, 6, dtype=torch.float64), "weight_ih", chunks=4, rank=2))
+    u, s, vh = svd(cell, "weight_ih")
+    torch.testing.assert_close((u * s.unsqueeze(-2)) @ vh, cell.weight_ih.reshape(4, 6, 5))
+    assert (
+        singular_values(cell, "weight_ih") - torch.linalg.svdvals(cell.weight_ih.reshape(4, 6, 5))
+    ).abs().max() < 1e-12
+
+
+def test_with_and_without_the_sum_outputs_and_gradients_agree():
+    layer = moved(frozen(nn.Linear(33, 21, dtype=torch.float64), rank=4))
+    twin = copy.deepcopy(layer)
+    [(_, p)], [(_, q)] = svd_parametrizations(layer), svd_parametrizations(twin)
+    p.matrix_free, q.matrix_free = True, False
+    x = torch.randn(2, 7, 33, dtype=torch.float64, requires_grad=True)
+    z = x.detach().clone().requires_grad_()
+    layer(x).square().sum().backward()
+    twin(z).square().sum().backward()
+    torch.testing.assert_close(x.grad, z.grad)
+    for one, other in zip(layer.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_reflectors_and_sigma_pass_gradcheck_through_the_layer():
+    layer = moved(frozen(nn.Linear(5, 4, dtype=torch.float64), reflectors=2, rank=2))
+    names = [name for name, p in layer.named_parameters() if p.requires_grad]
+    trained = [dict(layer.named_parameters())[name].detach().requires_grad_() for name in names]
+    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda x, *t: functional_call(layer, dict(zip(names, t, strict=True)), (x,)), (x, *trained)
+    )
+
+
+def test_clipping_moves_the_trained_sigma_and_refuses_what_the_others_forbid():
+    layer = frozen(nn.Linear(8, 8), rank=3)
+    [(_, p)] = svd_parametrizations(layer)
+    top, rest = p.sigma[2].item(), p.sigma[3].item()
+    middle = (top + rest) / 2
+    clip_singular_values_(layer, max=middle)
+    assert torch.linalg.svdvals(layer.weight).max() <= middle + 1e-6
+    before = p.sigma.detach().clone()
+    with pytest.raises(ValueError, match="rank above 3"):
+        clip_singular_values_(layer, max=rest / 2)
+    with pytest.raises(ValueError, match="rank above 3"):
+        clip_singular_values_(layer, min=rest)
+    assert torch.equal(p.sigma, before)
+
+
+def test_renormalizing_changes_nothing_but_lengths():
+    layer = moved(frozen(nn.Linear(8, 6), rank=3), by=1.0)
+    before = layer.weight.detach().clone()
+    renormalize_reflectors_(layer)
+    [(_, p)] = svd_parametrizations(layer)
+    torch.testing.assert_close(layer.weight, before)
+    torch.testing.assert_close(p.u.norm(dim=0), torch.ones(6))
+
+
+def test_copies_pickles_and_checkpoints_are_equal_to_the_bit():
+    layer = moved(frozen(nn.Linear(8, 6), rank=3))
+    x = torch.randn(4, 8)
+    singular_values(layer)
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    other = frozen(nn.Linear(8, 6), rank=3)
+    other.load_state_dict(layer.state_dict())
+    with torch.serialization.safe_globals([*safe_globals(), nn.Linear]):
+        loaded = torch.load(file, weights_only=True)
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), loaded, other):
+        assert torch.equal(twin(x), layer(x))
+        assert torch.equal(singular_values(twin), singular_values(layer))
+
+
+def test_a_plain_checkpoint_becomes_the_base():
+    layer, plain = moved(frozen(nn.Linear(8, 6), rank=3)), nn.Linear(8, 6)
+    layer.load_state_dict(plain.state_dict())
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(layer(x), plain(x), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(singular_values(layer), torch.linalg.svdvals(plain.weight), atol=1e-6, rtol=1e-6)
+    [(_, p)] = svd_parametrizations(layer)
+    assert torch.equal(p.base, plain.weight)
+    torch.testing.assert_close(plain_state_dict(moved(layer))["weight"], layer.weight)
+
+
+def test_an_assigned_weight_and_a_reset_become_the_base():
+    layer, w = moved(frozen(nn.Linear(8, 6), rank=3)), torch.randn(6, 8)
+    layer.weight = w
+    torch.testing.assert_close(layer.weight, w, atol=1e-6, rtol=1e-6)
+    torch.manual_seed(1)
+    layer.reset_parameters()
+    torch.manual_seed(1)
+    plain = nn.Linear(8, 6)
+    torch.testing.assert_close(layer.weight, plain.weight, atol=1e-6, rtol=1e-6)
+
+
+def test_under_transforms_and_the_compiler_it_is_the_same():
+    models = [moved(frozen(nn.Linear(6, 6), rank=2)) for _ in range(3)]
+    x = torch.randn(4, 6)
+    parameters, buffers = stack_module_state(models)
+    outputs = vmap(lambda p, b: functional_call(models[0], (p, b), (x,)))(parameters, buffers)
+    torch.testing.assert_close(outputs, torch.stack([model(x) for model in models]))
+    compiled = torch.compile(models[0], fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), models[0](x))
+    exported = torch.export.export(models[0], (x,), dynamic_shapes=({0: torch.export.Dim("batch", min=2)},))
+    more = torch.randn(9, 6)
+    torch.testing.assert_close(exported.module()(more), models[0](more))
+
+
+def test_autocast_gives_what_a_plain_layer_gives():
+    layer = moved(frozen(nn.Linear(32, 16), rank=2))
+    plain = nn.Linear(32, 16)
+    plain.load_state_dict(plain_state_dict(layer))
+    x = torch.randn(4, 32)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, expected = layer(x), plain(x)
+    assert y.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(y, expected, atol=0.03, rtol=0.03)
+
+
+def test_beside_others_it_goes_its_own_way():
+    model = nn.Sequential(*(frozen(nn.Linear(6, 6), rank=2) for _ in range(3)))
+    x = torch.randn(4, 6)
+    with together(model):
+        inside = model(x)
+    torch.testing.assert_close(inside, model(x))
+    names = [group["name"] for group in parameter_groups(model)]
+    assert len([p for g in parameter_groups(model) for p in g["params"]]) == 12
+    assert "others" in names
+
+
+def test_on_the_meta_device_shapes_are_there_and_a_checkpoint_fills_them():
+    source = moved(frozen(nn.Linear(8, 6), rank=3))
+    with torch.device("meta"):
+        layer = frozen(nn.Linear(8, 6), rank=3)
+    layer.to_empty(device="cpu").load_state_dict(source.state_dict())
+    assert torch.equal(layer.weight, source.weight)
+
+
+BAD = [
+    (dict(base="thawed"), "base: expected None or 'frozen'"),
+    (dict(base=None, rank=3), "rank: expected None without base='frozen'"),
+    (dict(reflectors=3), "reflectors: expected, with base='frozen', an even number"),
+    (dict(reflectors=8), "up to 5 on the left"),
+    (dict(reflectors=(2, 2, 2)), "reflectors: expected"),
+    (dict(rank=6), "rank: expected a number from 0 to 5, got 6"),
+    (dict(rank=-1), "rank: expected a number from 0 to 5"),
+    (dict(rank=0, reflectors=0), "train: 'all' leaves nothing to train"),
+    (dict(rank=0, train="sigma"), "train: 'sigma' leaves nothing to train"),
+    (dict(sigma=Fixed(), train="sigma"), "train: 'sigma' leaves nothing to train"),
+    (dict(reflectors=0, train="reflectors"), "train: 'reflectors' leaves nothing to train"),
+    (dict(init="orthogonal"), "init: expected 'weight' with base='frozen'"),
+    (dict(tensor_name="bias"), "tensor_name: expected a weight of two dimensions"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), BAD)
+def test_wrong_numbers_are_refused_by_name_and_change_nothing(settings, message):
+    layer = nn.Linear(6, 5)
+    with pytest.raises(ValueError, match=message):
+        register_svd_parametrization(layer, **{"base": "frozen", **settings})
+    assert type(layer) is nn.Linear
+    assert list(layer._parameters) == ["weight", "bias"]
+    assert layer.weight.requires_grad
+    with pytest.raises(TypeError, match="rank: expected None or an integer, got float"):
+        frozen(layer, rank=2.5)
+
+
+def test_a_second_registration_and_a_tied_weight_are_refused():
+    layer, other = frozen(nn.Linear(6, 5)), nn.Linear(6, 5)
+    with pytest.raises(ValueError, match="parametrized already"):
+        frozen(layer)
+    tied = nn.Linear(6, 5)
+    tied.weight = other.weight
+    with pytest.raises(ValueError, match="tensor_name"):
+        frozen(other)
+    assert tied.weight is other.weight
+
+
+def test_the_default_trains_eight_turns_a_side_and_up_to_32_sigma():
+    layer = frozen(nn.Linear(50, 40))
+    [(_, p)] = svd_parametrizations(layer)
+    assert p.reflectors == (8, 8)
+    assert p.rank == 32
+    assert math.isclose(sum(f.numel() for f in p.factors if f.requires_grad), 8 * 90 + 32)
+
+
+def test_a_hook_on_the_weight_sees_the_weight():
+    layer = moved(frozen(nn.Linear(40, 30), rank=2))
+    seen = []
+    layer.parametrizations.weight.register_forward_hook(lambda module, args, w: seen.append(w.detach()))
+    x = torch.randn(5, 40)
+    y = layer(x)
+    torch.testing.assert_close(y, F.linear(x, seen[0], layer.bias))
