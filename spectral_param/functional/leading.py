@@ -43,9 +43,9 @@ def leading_triplets(w: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
         v = v[:, :rank] if basis is None else basis @ v[:, :rank]
         return uh[:rank].mT.contiguous(), sigma[:rank] * scale, v.contiguous()
     u = torch.linalg.eigh(w @ w.mT).eigenvectors[:, -rank:].flip(-1)
-    v = w.mT @ u
-    sigma = torch.linalg.vector_norm(v, dim=0)
-    return u.contiguous(), sigma * scale, v / sigma.clamp_min(torch.finfo(v.dtype).tiny)
+    v, triangle = torch.linalg.qr(w.mT @ u)  # orthonormal also where σ is zero, unlike Wᵀu scaled
+    sigma = triangle.diagonal()
+    return u.contiguous(), sigma.abs() * scale, torch.where(sigma < 0, -v, v)
 
 
 def trailing_singular_values(w: Tensor, u: Tensor, sigma: Tensor, v: Tensor) -> Tensor:
