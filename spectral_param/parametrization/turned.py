@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from spectral_param.functional.leading import leading_triplets
 from spectral_param.functional.reflectors import scaled
@@ -22,6 +23,9 @@ from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.torch_state.modes import has_numbers, is_lowered, traced_or_transformed
 from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.shards import whole, write_
+
+POINTWISE = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+"""Convolutions by the dimensions of a kernel."""
 
 
 class TurnedParametrization(SVDParametrization):
@@ -100,19 +104,40 @@ class TurnedParametrization(SVDParametrization):
 
     def linear(self, x: Tensor, bias: Tensor | None, *, transposed: bool = False) -> Tensor:
         """``x Wᵀ + b`` for vectors x, (…, q), without building W; ``x W + b`` where ``transposed``."""
+        base, change = self._beside(x.device.type)
+        if transposed:
+            base, change = base.mT, change and change[::-1]
+        if change is None:
+            return F.linear(x, base, bias)
+        return changed_product(x, base, *change, bias, plainly=traced_or_transformed())
+
+    def convolution(self, x: Tensor, convolve: Callable[..., Tensor], bias: Tensor | None) -> Tensor:
+        """The convolution of x by W, without building W.
+
+        Args:
+            x: what ``convolve`` takes.
+            convolve: of x, a kernel and a bias or ``None``, in as many groups as there are chunks, or in one.
+            bias: (out,), or ``None``.
+        """
+        base, change = self._beside(x.device.type)
+        y = convolve(x, base, bias)
+        if change is None:
+            return y
+        left, right = change  # (…, p, s), (…, q, s)
+        kernels = right.mT.reshape(-1, *base.shape[1:]).to(base.dtype)  # (chunks · s, in / groups, …)
+        spread = left.reshape(base.shape[0], -1, *(1 for _ in base.shape[2:])).to(base.dtype)  # (out, s, 1, …)
+        return y + POINTWISE[base.dim()](convolve(x, kernels, None), spread, groups=self.chunks)
+
+    def _beside(self, device: str) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """W₀, and L and R beside it; ``None`` for them while W is W₀."""
         factors = self.factors
         base = whole(factors[-1]).detach()
         if self.is_off:
-            return torch.nn.functional.linear(x, base.mT if transposed else base, bias)
-        device = x.device.type
-        if is_lowered(device):
-            with full_precision(device):
-                left, right = self._change(factors, self._blocks(base))
-        else:
-            left, right = self._change(factors, self._blocks(base))
-        if transposed:
-            base, left, right = base.mT, right, left
-        return changed_product(x, base, left, right, bias, plainly=traced_or_transformed())
+            return base, None
+        if not is_lowered(device):
+            return base, self._change(factors, self._blocks(base))
+        with full_precision(device):
+            return base, self._change(factors, self._blocks(base))
 
     def _change(self, factors: Sequence[Tensor], blocks: Tensor) -> tuple[Tensor, Tensor]:
         """L and R beside W₀ in blocks, (p, q) or (chunks, p, q)."""

@@ -389,3 +389,56 @@ def test_a_hook_on_the_weight_sees_the_weight():
     x = torch.randn(5, 40)
     y = layer(x)
     torch.testing.assert_close(y, F.linear(x, seen[0], layer.bias))
+
+
+CONVOLUTIONS = [
+    (nn.Conv1d, (6, 8, 3), dict(stride=2, padding=1), (2, 6, 9)),
+    (nn.Conv2d, (4, 6, 3), dict(padding=1, padding_mode="circular"), (2, 4, 6, 5)),
+    (nn.Conv2d, (4, 8, (3, 2)), dict(groups=2, dilation=2), (2, 4, 8, 7)),
+    (nn.Conv2d, (3, 8, 1), dict(bias=False), (3, 5, 5)),
+    (nn.Conv3d, (2, 4, 3), dict(padding="same"), (1, 2, 4, 4, 4)),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "settings", "shape"), CONVOLUTIONS)
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_convolutions_beside_their_base_and_by_the_sum_agree(kind, arguments, settings, shape, chunks):
+    conv = moved(frozen(kind(*arguments, **settings, dtype=torch.float64), reflectors=2, rank=2, chunks=chunks))
+    twin = copy.deepcopy(conv)
+    [(_, p)], [(_, q)] = svd_parametrizations(conv), svd_parametrizations(twin)
+    p.matrix_free, q.matrix_free = True, False
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    z = x.detach().clone().requires_grad_()
+    y, expected = conv(x), twin(z)
+    torch.testing.assert_close(y, expected)
+    y.square().sum().backward()
+    expected.square().sum().backward()
+    torch.testing.assert_close(x.grad, z.grad)
+    for one, other in zip(conv.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    with pytest.raises(RuntimeError):
+        conv(torch.randn(2, 2, dtype=torch.float64))
+
+
+class Conv1D(nn.Module):
+    """As in transformers: the weight stands as (in, out)."""
+
+    __module__ = "transformers.pytorch_utils"
+
+    def __init__(self, out_features, in_features):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(in_features, out_features))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.shape[:-1], -1)
+
+
+def test_the_layer_of_gpt2_is_applied_beside_its_base():
+    layer = moved(frozen(Conv1D(48, 32), rank=2))
+    [(_, p)] = svd_parametrizations(layer)
+    x = torch.randn(2, 3, 32)
+    expected = x @ layer.weight + layer.bias
+    torch.testing.assert_close(layer(x), expected)
+    p.matrix_free = False
+    torch.testing.assert_close(layer(x), expected)
