@@ -69,7 +69,7 @@ def passes_the_sum(p: TurnedParametrization, x: Tensor, features: int, *, stride
     """
     if p.matrix_free is False or not x.dim() or _somebody_wants_the_weight(p):
         return False
-    if p.matrix_free or p.is_off:
+    if p.matrix_free or p.is_off or p.is_quantized:
         return True
     return spares_the_sum(p.sizes, p.rank, x.numel() // max(x.shape[features], 1) // strides)
 

@@ -33,6 +33,7 @@ from spectral_param import (
     svd,
     svd_parametrizations,
     together,
+    without_adapter,
 )
 
 
@@ -442,3 +443,71 @@ def test_the_layer_of_gpt2_is_applied_beside_its_base():
     torch.testing.assert_close(layer(x), expected)
     p.matrix_free = False
     torch.testing.assert_close(layer(x), expected)
+
+
+class Rounded(torch.Tensor):
+    """Whole numbers and a scale, as quantization keeps a weight: only its product with vectors is there, on itself."""
+
+    @staticmethod
+    def __new__(cls, codes, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scale.dtype)
+
+    def __init__(self, codes, scale):
+        self.codes, self.scale = codes, scale
+
+    def __tensor_flatten__(self):
+        return ["codes", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Rounded(inner["codes"], inner["scale"])
+
+    def dequantize(self):
+        return self.codes.to(self.scale.dtype) * self.scale
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is F.linear:
+            return F.linear(args[0], args[1].dequantize(), *args[2:], **(kwargs or {}))
+        return super().__torch_function__(function, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function in (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.clone.default):
+            return Rounded(args[0].codes, args[0].scale)
+        raise TypeError(f"{function} of whole numbers")
+
+
+def quantized():
+    layer = nn.Linear(16, 12)
+    codes = torch.randint(-127, 128, (12, 16), dtype=torch.int8)
+    layer.weight = nn.Parameter(Rounded(codes, torch.tensor(0.01)), requires_grad=False)
+    return layer
+
+
+def test_a_quantized_base_is_used_by_its_own_product():
+    layer, x = quantized(), torch.randn(5, 16)
+    before, numbers = layer(x), layer.weight.dequantize()
+    report = register_all(layer, base="frozen", reflectors=4, rank=3)
+    assert list(report.taken) == ["weight"]
+    torch.testing.assert_close(layer(x), before, atol=1e-5, rtol=1e-5)
+    moved(layer)
+    torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(singular_values(layer), torch.linalg.svdvals(layer.weight), atol=1e-4, rtol=1e-5)
+    layer(x).square().sum().backward()
+    [(_, p)] = svd_parametrizations(layer)
+    assert all(factor.grad is not None for factor in p.factors[:-1])
+    with without_adapter(layer):
+        torch.testing.assert_close(layer.weight, numbers, atol=0, rtol=0)
+    with pytest.raises(ValueError, match="the frozen base is quantized"):
+        layer.weight = torch.randn(12, 16)
+    merged = layer.weight.detach().clone()
+    remove_svd_parametrization(layer)
+    torch.testing.assert_close(layer.weight.detach(), merged)
+
+
+def test_a_quantized_weight_is_taken_by_no_other_form():
+    layer = quantized()
+    with pytest.raises(ValueError, match="is a Rounded, quantized; base='frozen' keeps such a one"):
+        register_svd_parametrization(layer)
+    assert register_all(layer).passed_over["weight"] == "it is a Rounded"
