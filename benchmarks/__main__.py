@@ -24,6 +24,7 @@ TABLES = {
     "threads": ("threads", {}),
     "overhead": ("overhead", {}),
     "memory": ("memory", {}),
+    "frozen-base": ("frozen_base", {}),
 }
 DOCS = Path(__file__).parents[1] / "docs"
 
