@@ -41,7 +41,6 @@ print(resident("VmHWM") - before)
 
 
 def measure(quick: bool) -> Table:
-    torch.set_flush_denormal(True)
     table = Table(
         "A frozen base",
         f"A training step of an n×n layer on {ROWS} rows, float32, gradients by the input too: LoRA of rank 16, HRA "
