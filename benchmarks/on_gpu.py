@@ -120,7 +120,7 @@ WAYS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "Linear, σ alone": (_linear(128, 8, train="sigma"), (256, 128)),
     "Linear, a frozen base": (_linear(128, 8, base="frozen"), (256, 128)),
     "ten layers together": (lambda: _Together(*(_linear(64, 8)() for _ in range(10))), (32, 64)),
-    "convolution": (lambda: register_svd_parametrization(nn.Conv2d(8, 16, 3), reflectors=8), (4, 8, 9, 9)),
+    "convolution": (lambda: register_svd_parametrization(nn.Conv2d(8, 16, 3)), (4, 8, 9, 9)),
     "LSTM, all reflectors": (
         lambda: register_svd_parametrization(nn.LSTM(3, 32), "weight_hh_l0", chunks=4),
         (20, 8, 3),
