@@ -37,7 +37,7 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         p = SVDParametrization.alone_on(self)
         strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
         if isinstance(p, TurnedParametrization):
-            return p.linear(input, self.bias) if strided and _passes_the_sum(p, input) else forward(self, input)
+            return p.linear(input, self.bias) if strided and passes_the_sum(p, input, -1) else forward(self, input)
         if p is None or not strided or not input.dim() or traced_or_transformed() or _somebody_wants_the_weight(p):
             return forward(self, input)
         if torch.is_grad_enabled():
@@ -58,18 +58,20 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return wrapped
 
 
-def without_sum(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same for a layer whose weight stands as (in, out), ``x W + b``, where a frozen base is turned."""
+def passes_the_sum(p: TurnedParametrization, x: Tensor, features: int, *, strides: int = 1) -> bool:
+    """Whether a turned base is applied beside its change.
 
-    @functools.wraps(forward)
-    def wrapped(self: Any, x: Tensor) -> Tensor:
-        p = SVDParametrization.alone_on(self)
-        if isinstance(p, TurnedParametrization) and _passes_the_sum(p, x):
-            tell_of_writes(self)
-            return p.linear(x, self.bias, transposed=True)
-        return forward(self, x)
-
-    return wrapped
+    Args:
+        p: of the layer's weight.
+        x: the input.
+        features: which dimension of it meets W.
+        strides: how many positions of the input each output stands for.
+    """
+    if p.matrix_free is False or not x.dim() or _somebody_wants_the_weight(p):
+        return False
+    if p.matrix_free or p.is_off or p.is_quantized:
+        return True
+    return spares_the_sum(p.sizes, p.rank, x.numel() // max(x.shape[features], 1) // strides)
 
 
 def apply_linear(layer: nn.Linear, input: Tensor) -> Tensor:
@@ -170,13 +172,6 @@ def _somebody_wants_the_weight(p: SVDParametrization) -> bool:
         or is_listened_to(held, p)
         or _has_own_forward(held, p)
     )
-
-
-def _passes_the_sum(p: TurnedParametrization, x: Tensor) -> bool:
-    """Whether a turned base is applied beside its change, W never summed up."""
-    if p.matrix_free is False or not x.dim() or _somebody_wants_the_weight(p):
-        return False
-    return bool(p.matrix_free) or p.is_off or spares_the_sum(p.sizes, p.rank, x.numel() // max(x.shape[-1], 1))
 
 
 def _has_own_forward(*modules: nn.Module) -> bool:
