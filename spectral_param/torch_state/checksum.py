@@ -16,7 +16,8 @@ _SMALL = 1 << 18  # bytes of tensors that are sooner put together than summed on
 def checksum(*tensors: Tensor) -> tuple[int, ...] | None:
     """Sums of the entries' bits by where they stand, so that an order changed is seen too; of one tensor or several.
 
-    Exact, whatever the number of threads; of a shard, those of this rank's part. ``None`` where it would have to wait for a device.
+    Exact, whatever the number of threads; of a shard, those of this rank's part. ``None`` where it would have to wait
+    for a device.
 
     Example:
         >>> import torch
