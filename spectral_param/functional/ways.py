@@ -129,6 +129,23 @@ def spares_the_weight(way: Way, u: ReflectorProduct, sigma: Tensor, v: Reflector
     return is_less_work(sizes, vectors)
 
 
+def spares_a_kept_weight(sizes: Sizes, vectors: int) -> bool:
+    """Whether so many vectors have less work without W, and without gradients, than with a W that is there already.
+
+    Args:
+        sizes: of W.
+        vectors: how many meet W in one forward.
+
+    Example:
+        >>> from spectral_param.functional.ways import spares_a_kept_weight
+        >>> from spectral_param.sizes import Sizes
+        >>> [spares_a_kept_weight(Sizes(1024, 1024, 16, 16), vectors) for vectors in (1, 64, 1024)]
+        [False, False, True]
+    """
+    p, q, m1, m2 = sizes
+    return is_thin(sizes, vectors) and (2.5 * vectors * max(m1, m2) + 40_000) * (p + q) < vectors * p * q
+
+
 def spares_a_recurrence(sizes: Sizes, device: str) -> bool:
     """Whether the steps of a recurrence have less work with ``σ h - L (Rᵀ h)`` than with W; see Note [Measurements].
 

@@ -17,7 +17,7 @@ from spectral_param.functional.reflectors import normalized, pack
 from spectral_param.functional.ways import Kept, Way, apply, build, way_to_build
 from spectral_param.parametrization.blocks import CHANNELS_LAST, Matrices, has_channels_last
 from spectral_param.parametrization.factors import layout_of
-from spectral_param.parametrization.kept_weight import KeptWeight
+from spectral_param.parametrization.kept_weight import KeptWeight, settings_of
 from spectral_param.parametrization.starting import check_weight, drawn, fitted
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.sizes import Sizes
@@ -216,6 +216,11 @@ class SVDParametrization(nn.Module):
         if hasattr(factors[0], "full_tensor"):
             factors = tuple(map(whole, factors))
         return self._parts(factors)
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What W depends on besides the trained tensors."""
+        return self.dtype, self.channels_last, *settings_of(self.sigma_map, lambda: self.sigma)
 
     @property
     def raw_sigma(self) -> Tensor | None:

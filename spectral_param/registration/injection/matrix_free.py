@@ -13,6 +13,7 @@ from torch.nn.utils import parametrize
 
 from spectral_param.functional.ways import (
     Way,
+    spares_a_kept_weight,
     spares_a_recurrence,
     spares_the_weight,
     way_to_apply,
@@ -22,6 +23,7 @@ from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.together import keeps, running
 from spectral_param.registration.injection.callers import refuse_onnx
 from spectral_param.registration.injection.watch import handed_out, tell_of_writes
+from spectral_param.registration.injection.weight_property import may_be_kept
 from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, traced_or_transformed
 
 
@@ -38,6 +40,8 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return forward(self, input)
         if torch.is_grad_enabled():
             p.kept_weight.kept = None
+        elif not p.matrix_free and (kept := _kept_weight(p, input)) is not None:
+            return F.linear(input, kept, self.bias)
         u, raw, v = parts = p.parts
         vectors, autocast = input.numel() // max(input.shape[-1], 1), autocast_is_on(input.device.type)
         way: Way | None = None
@@ -135,6 +139,14 @@ def _applied(
     alone = not torch.compiler.is_exporting() and rows.shape[0] == 1
     output = output.clone() if alone else output.contiguous()
     return output if input.dim() == 2 else torch.ops.aten._unsafe_view(output, (*input.shape[:-1], layer.out_features))
+
+
+def _kept_weight(p: SVDParametrization, input: Tensor) -> Tensor | None:
+    """W where it pays to keep it: from the second forward on that finds the same factors, for not too many vectors."""
+    held = p.parametrization_list
+    if spares_a_kept_weight(p.sizes, input.numel() // max(input.shape[-1], 1)) or not may_be_kept(held, p):
+        return None
+    return p.kept_weight.weight_asked_again(p.factors, held, *p.settings)
 
 
 def _somebody_wants_the_weight(p: SVDParametrization) -> bool:

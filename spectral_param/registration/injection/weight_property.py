@@ -22,7 +22,6 @@ from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.injection import watch
 from spectral_param.registration.injection.callers import refuse_onnx, refuse_to_lend, refuse_to_swap
 from spectral_param.registration.injection.sole_holder import owner_of_parameter
-from spectral_param.torch_state.checksum import checksum
 from spectral_param.torch_state.modes import is_listened_to, traced_or_transformed, under_dispatch_mode
 from spectral_param.torch_state.shards import is_shard, write_
 from spectral_param.torch_state.users_line import warn
@@ -196,12 +195,18 @@ def _evaluate_or_keep(module: nn.Module, held: Any) -> Tensor:
         p.kept_weight.clear()
         return held()
     reads_often = not module.training or id(module) in _running.reads
-    alone = len(held._modules) == 1 and "forward" not in held.__dict__ and "forward" not in p.__dict__
-    if not (reads_often and alone) or is_listened_to(held, p, p.sigma_map) or under_dispatch_mode():
+    if not reads_often or not may_be_kept(held, p):
         return held()
-    if traced_or_transformed() or is_shard(p.factors[0]):
-        return held()
-    return p.kept_weight.weight(p.factors, held, p.dtype, p.channels_last, checksum(p.sigma))
+    return p.kept_weight.weight(p.factors, held, *p.settings)
+
+
+def may_be_kept(held: Any, p: SVDParametrization) -> bool:
+    """Whether W depends on nothing but what the parametrization has, and nobody waits for its making."""
+    if len(held._modules) > 1 or "forward" in held.__dict__ or "forward" in p.__dict__:
+        return False
+    if is_listened_to(held, p, p.sigma_map) or under_dispatch_mode() or traced_or_transformed():
+        return False
+    return not is_shard(p.factors[0])
 
 
 def _tell_of_a_tie(owner: str, held: nn.Module, tensor_name: str, value: Tensor) -> None:
