@@ -17,13 +17,16 @@ from spectral_param.functional.reflectors import normalized, pack
 from spectral_param.functional.ways import Kept, Way, apply, build, way_to_build
 from spectral_param.parametrization.blocks import CHANNELS_LAST, Matrices, has_channels_last
 from spectral_param.parametrization.factors import layout_of
-from spectral_param.parametrization.kept_weight import KeptWeight, settings_of
+from spectral_param.parametrization.kept_weight import KeptWeight
 from spectral_param.parametrization.starting import check_weight, drawn, fitted
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.sizes import Sizes
 from spectral_param.torch_state.modes import has_numbers, is_lowered, traced_or_transformed
 from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.shards import whole, write_
+
+
+_ORIGINALS = ("original0", "original1", "original2")
 
 
 class SVDParametrization(nn.Module):
@@ -205,9 +208,8 @@ class SVDParametrization(nn.Module):
     def factors(self) -> tuple[Tensor, ...]:
         """The trained tensors as they stand: packed U, raw σ, packed V, of which some may be missing."""
         [held] = self._held_in
-        own = held._parameters  # a lookup, where an attribute of a module is a search
-        names = [f"original{i}" for i in range(held.ntensors)]
-        return tuple(own[name] if name in own else getattr(held, name) for name in names)  # type: ignore[misc]
+        own: Any = held._parameters  # a lookup, where an attribute of a module is a search
+        return tuple([own[name] if name in own else getattr(held, name) for name in _ORIGINALS[: held.ntensors]])
 
     @property
     def parts(self) -> tuple[ReflectorProduct, Tensor, ReflectorProduct]:
@@ -216,11 +218,6 @@ class SVDParametrization(nn.Module):
         if hasattr(factors[0], "full_tensor"):
             factors = tuple(map(whole, factors))
         return self._parts(factors)
-
-    @property
-    def settings(self) -> tuple[object, ...]:
-        """What W depends on besides the trained tensors."""
-        return self.dtype, self.channels_last, *settings_of(self.sigma_map, lambda: self.sigma)
 
     @property
     def raw_sigma(self) -> Tensor | None:

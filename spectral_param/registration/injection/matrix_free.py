@@ -23,7 +23,7 @@ from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.together import keeps, running
 from spectral_param.registration.injection.callers import refuse_onnx
 from spectral_param.registration.injection.watch import handed_out, tell_of_writes
-from spectral_param.registration.injection.weight_property import may_be_kept
+from spectral_param.registration.injection.weight_property import kept
 from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, traced_or_transformed
 
 
@@ -36,12 +36,15 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
             tell_of_writes(self)
         p = SVDParametrization.alone_on(self)
         strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
-        if p is None or not strided or not input.dim() or traced_or_transformed() or _somebody_wants_the_weight(p):
+        if p is None or not strided or not input.dim() or traced_or_transformed():
             return forward(self, input)
-        if torch.is_grad_enabled():
+        with_gradients = torch.is_grad_enabled()
+        if not with_gradients and not p.matrix_free and (weight := _kept_weight(p, input)) is not None:
+            return F.linear(input, weight, self.bias)
+        if _somebody_wants_the_weight(p):
+            return forward(self, input)
+        if with_gradients:
             p.kept_weight.kept = None
-        elif not p.matrix_free and (kept := _kept_weight(p, input)) is not None:
-            return F.linear(input, kept, self.bias)
         u, raw, v = parts = p.parts
         vectors, autocast = input.numel() // max(input.shape[-1], 1), autocast_is_on(input.device.type)
         way: Way | None = None
@@ -143,10 +146,8 @@ def _applied(
 
 def _kept_weight(p: SVDParametrization, input: Tensor) -> Tensor | None:
     """W where it pays to keep it: from the second forward on that finds the same factors, for not too many vectors."""
-    held = p.parametrization_list
-    if spares_a_kept_weight(p.sizes, input.numel() // max(input.shape[-1], 1)) or not may_be_kept(held, p):
-        return None
-    return p.kept_weight.weight_asked_again(p.factors, held, *p.settings)
+    vectors = input.numel() // max(input.shape[-1], 1)
+    return None if spares_a_kept_weight(p.sizes, vectors) else kept(p.parametrization_list, from_the_second=True)
 
 
 def _somebody_wants_the_weight(p: SVDParametrization) -> bool:

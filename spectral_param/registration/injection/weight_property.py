@@ -23,12 +23,14 @@ from spectral_param.registration.injection import watch
 from spectral_param.registration.injection.callers import refuse_onnx, refuse_to_lend, refuse_to_swap
 from spectral_param.registration.injection.sole_holder import owner_of_parameter
 from spectral_param.torch_state.modes import is_listened_to, traced_or_transformed, under_dispatch_mode
-from spectral_param.torch_state.shards import is_shard, write_
+from spectral_param.torch_state.shards import write_
 from spectral_param.torch_state.users_line import warn
 
 
 class _Read:
     """What a forward has read of its module's weights."""
+
+    __slots__ = ("keep", "weights")
 
     def __init__(self, keep: bool) -> None:
         self.keep = keep
@@ -36,10 +38,12 @@ class _Read:
 
     def weight(self, module: nn.Module, held: Any, tensor_name: str) -> Tensor:
         """The weight as it stands, evaluated if it has to be."""
-        if not self.keep and torch.is_grad_enabled():
+        with_gradients = torch.is_grad_enabled()
+        if with_gradients and not self.keep:
             return _evaluate(module, held, tensor_name)
-        inference = torch.is_inference_mode_enabled()
-        key: tuple[object, ...] = (tensor_name, torch.is_grad_enabled(), inference)
+        if not with_gradients and (weight := kept(held)) is not None:
+            return weight
+        key: tuple[object, ...] = (tensor_name, with_gradients, torch.is_inference_mode_enabled())
         if not self.keep:
             factors = held._parameters.values()
             key += tuple(None if f.is_inference() else (id(f), f._version) for f in factors)
@@ -71,13 +75,18 @@ def in_forward(forward: Callable[..., Any], *, keep: bool) -> Callable[..., Any]
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return forward(self, *args, **kwargs)
-        watch.tell_of_writes(self)
-        outer = _running.reads
-        _running.reads = {**outer, id(self): _Read(keep)}
+        if watch.handed_out:
+            watch.tell_of_writes(self)
+        reads = _running.reads
+        outer = reads.get(id(self))
+        reads[id(self)] = _Read(keep)
         try:
             return forward(self, *args, **kwargs)
         finally:
-            _running.reads = outer
+            if outer is None:
+                del reads[id(self)]
+            else:
+                reads[id(self)] = outer
 
     return wrapped
 
@@ -86,19 +95,22 @@ def weight_property(tensor_name: str) -> property:
     """The property of a registered weight; where it is not registered on an instance, a plain attribute is meant."""
 
     def read(self: Any) -> Tensor:
-        held = parametrization_lists(self)._modules.get(tensor_name)
+        held = self._modules["parametrizations"]._modules.get(tensor_name)
         if held is None:
             return _read_plain(self, tensor_name)
         if traced_or_transformed():
             refuse_onnx()
             return _evaluate(self, held, tensor_name)
-        if id(self) not in _running.reads:
-            refuse_to_lend(self._plain_class.__name__, tensor_name)
-            watch.tell_of_writes(self)
+        reads = _running.reads.get(id(self))
+        if reads is not None:
+            return reads.weight(self, held, tensor_name)
+        refuse_to_lend(self._plain_class.__name__, tensor_name)
+        watch.tell_of_writes(self)
+        weight = None if torch.is_grad_enabled() or self.training else kept(held)
+        if weight is None:
             weight = _evaluate(self, held, tensor_name)
-            watch.hand_out(held, weight)
-            return weight
-        return _running.reads[id(self)].weight(self, held, tensor_name)
+        watch.hand_out(held, weight)
+        return weight
 
     def write(self: Any, value: Tensor) -> None:
         held = parametrization_lists(self)._modules.get(tensor_name)
@@ -173,10 +185,12 @@ def fill(held: parametrize.ParametrizationList, factors: Sequence[Tensor]) -> No
 
 def _evaluate(module: nn.Module, held: Any, tensor_name: str) -> Tensor:
     """W: built together with others, kept by torch's ``cached``, or evaluated."""
-    if together.running.store and (kept := together.kept_weight(held)) is not None:
-        return kept
+    if together.running.store and (built := together.kept_weight(held)) is not None:
+        return built
+    if torch.is_grad_enabled() and isinstance(p := held._modules["0"], SVDParametrization):
+        p.kept_weight.clear()
     if not parametrize._cache_enabled:
-        return _evaluate_or_keep(module, held)
+        return held()
     if torch._C._get_tracing_state() is not None:
         raise RuntimeError("Cannot trace a model while caching parametrizations.")
     key = (id(module), tensor_name)
@@ -186,27 +200,21 @@ def _evaluate(module: nn.Module, held: Any, tensor_name: str) -> Tensor:
     return weight
 
 
-def _evaluate_or_keep(module: nn.Module, held: Any) -> Tensor:
-    """W evaluated, or as it was before: in evaluation, and within a forward, without gradients."""
+def kept(held: Any, *, from_the_second: bool = False) -> Tensor | None:
+    """W as it was before, without gradients, where it depends on nothing but the SVD, and nobody waits for its making.
+
+    Args:
+        held: the parametrization list; nothing traces or transforms.
+        from_the_second: answers ``None`` the first time that the same factors are found.
+    """
     p = held._modules["0"]
-    if not isinstance(p, SVDParametrization):
-        return held()
-    if torch.is_grad_enabled():
-        p.kept_weight.clear()
-        return held()
-    reads_often = not module.training or id(module) in _running.reads
-    if not reads_often or not may_be_kept(held, p):
-        return held()
-    return p.kept_weight.weight(p.factors, held, *p.settings)
-
-
-def may_be_kept(held: Any, p: SVDParametrization) -> bool:
-    """Whether W depends on nothing but what the parametrization has, and nobody waits for its making."""
-    if len(held._modules) > 1 or "forward" in held.__dict__ or "forward" in p.__dict__:
-        return False
-    if is_listened_to(held, p, p.sigma_map) or under_dispatch_mode() or traced_or_transformed():
-        return False
-    return not is_shard(p.factors[0])
+    if together.running.store or parametrize._cache_enabled or len(held._modules) > 1:
+        return None
+    if "forward" in held.__dict__ or "forward" in p.__dict__ or under_dispatch_mode():
+        return None
+    if is_listened_to(held, p, p._modules["sigma_map"]):
+        return None
+    return p.kept_weight.weight_asked_again(p, held) if from_the_second else p.kept_weight.weight(p, held)
 
 
 def _tell_of_a_tie(owner: str, held: nn.Module, tensor_name: str, value: Tensor) -> None:

@@ -139,7 +139,8 @@ def test_training_and_listening_keep_nothing(built):
 
 
 def test_copies_and_pickles_begin_with_nothing_kept():
-    kept = KeptWeight()
-    kept.weight([torch.ones(2)], lambda: torch.ones(3))
+    p = layer().parametrizations.weight[0]
+    kept = p.kept_weight
+    kept.weight(p, lambda: torch.ones(3))
     for twin in (copy.deepcopy(kept), pickle.loads(pickle.dumps(kept))):
         assert vars(twin) == vars(KeptWeight())
