@@ -16,8 +16,8 @@ from spectral_param.torch_state.snapshot import Snapshot, address, lazy_copy
 class _Kept(NamedTuple):
     factors: Snapshot
     settings: tuple[object, ...]
-    built: Tensor | None = None  # none while it was asked for but once
-    weight: Tensor | None = None  # a lazy copy for readers
+    built: Tensor
+    weight: Tensor  # a lazy copy of it, for readers
 
 
 class KeptWeight:
@@ -49,27 +49,15 @@ class KeptWeight:
             build: makes W.
         """
         kept = self._current(parametrization)
-        if kept is not None and kept.weight is not None and _is_as_given(kept.weight, kept.built):
+        if kept is not None and _is_as_given(kept.weight, kept.built):
             return kept.weight
-        built = None if kept is None else kept.built
-        if built is None and not _is_watchable(parametrization):
+        if kept is None and not _is_watchable(parametrization):
             return build()
         with torch.inference_mode(False), torch.no_grad():
-            if built is None:
-                built = build()
+            built = build() if kept is None else kept.built
             weight = lazy_copy(built)
-        self.kept = _seen(parametrization)._replace(built=built, weight=weight)
+        self.kept = _Kept(Snapshot(parametrization.factors), _settings(parametrization), built, weight)
         return weight
-
-    def weight_asked_again(self, parametrization: Any, build: Callable[[], Tensor]) -> Tensor | None:
-        """As :meth:`weight`, but for ``None`` the first time, for those who can do without: it may be the only one."""
-        kept = self._current(parametrization)
-        if kept is not None:
-            given = kept.weight is not None and _is_as_given(kept.weight, kept.built)
-            return kept.weight if given else self.weight(parametrization, build)
-        if _is_watchable(parametrization):
-            self.kept = _seen(parametrization)
-        return None
 
     def clear(self) -> None:
         """Keeps nothing."""
@@ -84,10 +72,6 @@ class KeptWeight:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KeptWeight, ()
-
-
-def _seen(parametrization: Any) -> _Kept:
-    return _Kept(Snapshot(parametrization.factors), _settings(parametrization))
 
 
 def _settings(parametrization: Any) -> tuple[object, ...]:
@@ -106,8 +90,8 @@ _OURS = frozenset({Band, Bounded, Fixed, Interval, Positive, Unconstrained})
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
-def _is_as_given(weight: Tensor, built: Tensor | None) -> bool:
-    return built is not None and address(weight) == address(built) and not (weight._version or weight.requires_grad)
+def _is_as_given(weight: Tensor, built: Tensor) -> bool:
+    return address(weight) == address(built) and not (weight._version or weight.requires_grad)
 
 
 def _is_watchable(parametrization: Any) -> bool:

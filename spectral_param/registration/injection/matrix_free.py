@@ -39,7 +39,7 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if p is None or not strided or not input.dim() or traced_or_transformed():
             return forward(self, input)
         with_gradients = torch.is_grad_enabled()
-        if not with_gradients and not p.matrix_free and (weight := _kept_weight(p, input)) is not None:
+        if not (with_gradients or self.training or p.matrix_free) and (weight := _kept_weight(p, input)) is not None:
             return F.linear(input, weight, self.bias)
         if _somebody_wants_the_weight(p):
             return forward(self, input)
@@ -55,7 +55,9 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
             way = way if spares_the_weight(way, *parts, vectors) else None
         if way is not None:
             return _applied(self, p, input, raw.dtype, way, autocast)
-        weight = p.forward(*p.factors, way=way_to_build(u, raw, v, transformed=False))
+        weight = None if with_gradients else kept(p.parametrization_list)
+        if weight is None:
+            weight = p.forward(*p.factors, way=way_to_build(u, raw, v, transformed=False))
         return F.linear(input, weight, self.bias)
 
     return wrapped
@@ -145,9 +147,9 @@ def _applied(
 
 
 def _kept_weight(p: SVDParametrization, input: Tensor) -> Tensor | None:
-    """W where it pays to keep it: from the second forward on that finds the same factors, for not too many vectors."""
+    """W in evaluation, where it is kept from the first forward on, for not too many vectors."""
     vectors = input.numel() // max(input.shape[-1], 1)
-    return None if spares_a_kept_weight(p.sizes, vectors) else kept(p.parametrization_list, from_the_second=True)
+    return None if spares_a_kept_weight(p.sizes, vectors) else kept(p.parametrization_list)
 
 
 def _somebody_wants_the_weight(p: SVDParametrization) -> bool:

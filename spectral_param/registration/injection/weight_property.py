@@ -1,6 +1,7 @@
 """Reading and writing a registered weight as the attribute that it was.
 
-- Within a forward of its module a weight is evaluated where it is read; by attention, and without gradients, once.
+- Within a forward of its module a weight is evaluated where it is read; by attention, in blocks, and without
+  gradients, once.
 - Read outside of one it is watched until it is let go (``watch.py``).
 - An assignment goes into the factors that are there, so that optimizers, hooks and wrappers keep their hold on them.
 """
@@ -27,19 +28,24 @@ from spectral_param.torch_state.shards import write_
 from spectral_param.torch_state.users_line import warn
 
 
+_saving = functools.partial(torch._C._autograd._top_saved_tensors_default_hooks, False)
+"""The hooks by which what is computed now is saved for the backward."""
+
+
 class _Read:
     """What a forward has read of its module's weights."""
 
-    __slots__ = ("keep", "weights")
+    __slots__ = ("hooks", "keep", "weights")
 
     def __init__(self, keep: bool) -> None:
         self.keep = keep
+        self.hooks = _saving()
         self.weights: dict[tuple[object, ...], Tensor] = {}
 
     def weight(self, module: nn.Module, held: Any, tensor_name: str) -> Tensor:
         """The weight as it stands, evaluated if it has to be."""
         with_gradients = torch.is_grad_enabled()
-        if with_gradients and not self.keep:
+        if with_gradients and not self.keep and not self._is_of_experts(held):
             return _evaluate(module, held, tensor_name)
         if not with_gradients and (weight := kept(held)) is not None:
             return weight
@@ -50,6 +56,10 @@ class _Read:
         if key not in self.weights:
             self.weights[key] = _evaluate(module, held, tensor_name)
         return self.weights[key]
+
+    def _is_of_experts(self, held: Any) -> bool:
+        """Whether a loop may read one block after another, each time all; not in a part that is checkpointed alone."""
+        return held._modules["0"].chunks > 1 and self.hooks == _saving()
 
 
 class _Running(threading.local):
@@ -67,8 +77,8 @@ def in_forward(forward: Callable[..., Any], *, keep: bool) -> Callable[..., Any]
 
     Args:
         forward: of the plain class.
-        keep: evaluates a weight once in it. Otherwise only without gradients, and anew where a factor has changed: a
-            forward may go back through its weight, clip it, or be checkpointed in parts.
+        keep: evaluates a weight once in it. Otherwise only without gradients, or one in blocks, and anew where a factor
+            has changed: a forward may go back through its weight, clip it, or be checkpointed in parts.
     """
 
     @functools.wraps(forward)
@@ -200,12 +210,11 @@ def _evaluate(module: nn.Module, held: Any, tensor_name: str) -> Tensor:
     return weight
 
 
-def kept(held: Any, *, from_the_second: bool = False) -> Tensor | None:
+def kept(held: Any) -> Tensor | None:
     """W as it was before, without gradients, where it depends on nothing but the SVD, and nobody waits for its making.
 
     Args:
         held: the parametrization list; nothing traces or transforms.
-        from_the_second: answers ``None`` the first time that the same factors are found.
     """
     p = held._modules["0"]
     if together.running.store or parametrize._cache_enabled or len(held._modules) > 1:
@@ -214,7 +223,7 @@ def kept(held: Any, *, from_the_second: bool = False) -> Tensor | None:
         return None
     if is_listened_to(held, p, p._modules["sigma_map"]):
         return None
-    return p.kept_weight.weight_asked_again(p, held) if from_the_second else p.kept_weight.weight(p, held)
+    return p.kept_weight.weight(p, held)
 
 
 def _tell_of_a_tie(owner: str, held: nn.Module, tensor_name: str, value: Tensor) -> None:
