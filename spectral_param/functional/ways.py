@@ -129,6 +129,10 @@ def spares_the_weight(way: Way, u: ReflectorProduct, sigma: Tensor, v: Reflector
     return is_less_work(sizes, vectors)
 
 
+SURELY_SPARE_NOT = 40_000
+"""So many numbers of input never do: to make L and R takes the time of so many multiplications a row and column."""
+
+
 def spares_a_kept_weight(sizes: Sizes, vectors: int) -> bool:
     """Whether so many vectors have less work without W, and without gradients, than with a W that is there already.
 
@@ -143,7 +147,7 @@ def spares_a_kept_weight(sizes: Sizes, vectors: int) -> bool:
         [False, False, True]
     """
     p, q, m1, m2 = sizes
-    return is_thin(sizes, vectors) and (2.5 * vectors * max(m1, m2) + 40_000) * (p + q) < vectors * p * q
+    return is_thin(sizes, vectors) and (2.5 * vectors * max(m1, m2) + SURELY_SPARE_NOT) * (p + q) < vectors * p * q
 
 
 def spares_a_recurrence(sizes: Sizes, device: str) -> bool:

@@ -26,7 +26,7 @@ from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.shards import whole, write_
 
 
-_ORIGINALS = ("original0", "original1", "original2")
+_ORIGINALS = tuple(tuple(f"original{i}" for i in range(count)) for count in range(4))
 
 
 class SVDParametrization(nn.Module):
@@ -209,7 +209,11 @@ class SVDParametrization(nn.Module):
         """The trained tensors as they stand: packed U, raw σ, packed V, of which some may be missing."""
         [held] = self._held_in
         own: Any = held._parameters  # a lookup, where an attribute of a module is a search
-        return tuple([own[name] if name in own else getattr(held, name) for name in _ORIGINALS[: held.ntensors]])
+        names = _ORIGINALS[held.ntensors]
+        try:
+            return tuple(map(own.__getitem__, names))
+        except KeyError:  # moved by others, as into a property
+            return tuple(getattr(held, name) for name in names)
 
     @property
     def parts(self) -> tuple[ReflectorProduct, Tensor, ReflectorProduct]:

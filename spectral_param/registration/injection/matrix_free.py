@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from spectral_param.functional.ways import (
+    SURELY_SPARE_NOT,
     Way,
     spares_a_kept_weight,
     spares_a_recurrence,
@@ -148,8 +149,9 @@ def _applied(
 
 def _kept_weight(p: SVDParametrization, input: Tensor) -> Tensor | None:
     """W in evaluation, where it is kept from the first forward on, for not too many vectors."""
-    vectors = input.numel() // max(input.shape[-1], 1)
-    return None if spares_a_kept_weight(p.sizes, vectors) else kept(p.parametrization_list)
+    if (many := input.numel()) > SURELY_SPARE_NOT and spares_a_kept_weight(p.sizes, many // max(input.shape[-1], 1)):
+        return None
+    return kept(p.parametrization_list)
 
 
 def _somebody_wants_the_weight(p: SVDParametrization) -> bool:

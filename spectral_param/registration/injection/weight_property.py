@@ -47,8 +47,6 @@ class _Read:
         with_gradients = torch.is_grad_enabled()
         if with_gradients and not self.keep and not self._is_of_experts(held):
             return _evaluate(module, held, tensor_name)
-        if not with_gradients and (weight := kept(held)) is not None:
-            return weight
         key: tuple[object, ...] = (tensor_name, with_gradients, torch.is_inference_mode_enabled())
         if not self.keep:
             factors = held._parameters.values()
@@ -112,14 +110,16 @@ def weight_property(tensor_name: str) -> property:
             refuse_onnx()
             return _evaluate(self, held, tensor_name)
         reads = _running.reads.get(id(self))
-        if reads is not None:
-            return reads.weight(self, held, tensor_name)
-        refuse_to_lend(self._plain_class.__name__, tensor_name)
-        watch.tell_of_writes(self)
-        weight = None if torch.is_grad_enabled() or self.training else kept(held)
+        if reads is None:
+            refuse_to_lend(self._plain_class.__name__, tensor_name)
+            watch.tell_of_writes(self)
+        weight = None
+        if not torch.is_grad_enabled() and (reads is not None or not self.training):
+            weight = kept(held)
         if weight is None:
-            weight = _evaluate(self, held, tensor_name)
-        watch.hand_out(held, weight)
+            weight = _evaluate(self, held, tensor_name) if reads is None else reads.weight(self, held, tensor_name)
+        if reads is None:
+            watch.hand_out(held, weight)
         return weight
 
     def write(self: Any, value: Tensor) -> None:
