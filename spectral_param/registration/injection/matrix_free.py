@@ -12,7 +12,9 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from spectral_param.functional.ways import (
+    SURELY_SPARE_NOT,
     Way,
+    spares_a_kept_weight,
     spares_a_recurrence,
     spares_the_sum,
     spares_the_weight,
@@ -24,6 +26,7 @@ from spectral_param.parametrization.together import keeps, running
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.injection.callers import refuse_onnx
 from spectral_param.registration.injection.watch import handed_out, tell_of_writes
+from spectral_param.registration.injection.weight_property import kept
 from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, traced_or_transformed
 
 
@@ -38,9 +41,14 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
         if isinstance(p, TurnedParametrization):
             return p.linear(input, self.bias) if strided and passes_the_sum(p, input, -1) else forward(self, input)
-        if p is None or not strided or not input.dim() or traced_or_transformed() or _somebody_wants_the_weight(p):
+        if p is None or not strided or not input.dim() or traced_or_transformed():
             return forward(self, input)
-        if torch.is_grad_enabled():
+        with_gradients = torch.is_grad_enabled()
+        if not (with_gradients or self.training or p.matrix_free) and (weight := _kept_weight(p, input)) is not None:
+            return F.linear(input, weight, self.bias)
+        if _somebody_wants_the_weight(p):
+            return forward(self, input)
+        if with_gradients:
             p.kept_weight.kept = None
         u, raw, v = parts = p.parts
         vectors, autocast = input.numel() // max(input.shape[-1], 1), autocast_is_on(input.device.type)
@@ -52,7 +60,9 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
             way = way if spares_the_weight(way, *parts, vectors) else None
         if way is not None:
             return _applied(self, p, input, raw.dtype, way, autocast)
-        weight = p.forward(*p.factors, way=way_to_build(u, raw, v, transformed=False))
+        weight = None if with_gradients else kept(p.parametrization_list)
+        if weight is None:
+            weight = p.forward(*p.factors, way=way_to_build(u, raw, v, transformed=False))
         return F.linear(input, weight, self.bias)
 
     return wrapped
@@ -161,6 +171,13 @@ def _applied(
     alone = not torch.compiler.is_exporting() and rows.shape[0] == 1
     output = output.clone() if alone else output.contiguous()
     return output if input.dim() == 2 else torch.ops.aten._unsafe_view(output, (*input.shape[:-1], layer.out_features))
+
+
+def _kept_weight(p: SVDParametrization, input: Tensor) -> Tensor | None:
+    """W in evaluation, where it is kept from the first forward on, for not too many vectors."""
+    if (many := input.numel()) > SURELY_SPARE_NOT and spares_a_kept_weight(p.sizes, many // max(input.shape[-1], 1)):
+        return None
+    return kept(p.parametrization_list)
 
 
 def _somebody_wants_the_weight(p: SVDParametrization) -> bool:
