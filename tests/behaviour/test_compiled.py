@@ -6,7 +6,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from spectral_param import register_svd_parametrization
-from spectral_param.nn import SVDLinear
+from spectral_param.nn import SpectralRNN, SVDLinear
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +145,33 @@ def test_reflectors_that_are_frozen():
         torch.testing.assert_close(model(x), layer(x))
         with torch.no_grad():
             layer.parametrizations.weight.original0.normal_()
+
+
+@pytest.mark.parametrize(
+    ("matrix_free", "names"),
+    [(True, ["thin_factors", "low_rank_scan"]), (False, ["low_rank_weight", "rnn_scan"])],
+)
+def test_a_compiled_recurrence_is_one_operator_a_layer_for_all_lengths(matrix_free, names):
+    rnn = SpectralRNN(3, 16, reflectors=2, matrix_free=matrix_free)
+    model, counter = compiled(lambda x: rnn(x)[0])
+    for steps, batch in ((4, 2), (5, 2), (7, 3), (6, 5)):
+        x = torch.randn(steps, batch, 3, requires_grad=True)
+        parts, cotangent = [x, *rnn.parameters()], torch.randn(steps, batch, 16)
+        y, want = model(x), rnn(x)[0]
+        assert torch.equal(y, want)
+        torch.testing.assert_close(
+            torch.autograd.grad(y, parts, cotangent), torch.autograd.grad(want, parts, cotangent), rtol=1e-5, atol=1e-5
+        )
+    assert counter.frame_count <= 3
+    assert operators(counter) == names
+
+
+def test_a_compiled_recurrence_under_autocast_and_by_its_last_state():
+    rnn, x = SpectralRNN(3, 16, num_layers=2, reflectors=2), torch.randn(5, 2, 3)
+    model = compiled(lambda x: rnn(x)[1])[0]
+    torch.testing.assert_close(model(x), rnn(x)[1])
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(model(x), rnn(x)[1])
 
 
 class Block(nn.Module):

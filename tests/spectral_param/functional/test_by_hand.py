@@ -10,6 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from spectral_param.functional import factorization, householder, low_rank, thin_product
 from spectral_param.functional.by_hand import ByHand
+from spectral_param.functional.scan import dense
+from spectral_param.functional.scan import low_rank as low_rank_recurrence
+from spectral_param.functional.scan.recording import recorded
 from spectral_param.sizes import packed_size
 
 OPS = torch.ops.spectral_param
@@ -59,6 +62,22 @@ CASES = {
             ((70, 66), (70, 2), True, 2),  # two blocks
         )
     },
+    **{
+        f"scan {phi} {b}": Case(
+            "rnn_scan", dense._operator, recorded(dense._Scan), [(4, 2, 3), (2, 5), (5, 3), (5, 5), b], (phi, 0.1)
+        )
+        for phi, b in (("tanh", (5,)), ("leaky_relu", None))
+    },
+    **{
+        f"scan of low rank {phi} {b}": Case(
+            "low_rank_scan",
+            low_rank_recurrence._operator,
+            recorded(low_rank_recurrence._Scan),
+            [(4, 2, 3), (2, 5), (5, 3), (5,), (5, 2), (5, 2), b],
+            (phi, 0.1),
+        )
+        for phi, b in (("tanh", (5,)), ("leaky_relu", None))
+    },
     "unpack": Case("unpack", factorization._operator, factorization._Dense, [(packed_size(6, 3),)], (6, 3)),
     "unpack all": Case("unpack", factorization._operator, factorization._Dense, [(2, packed_size(4, 4))], (4, 4)),
 }
@@ -95,6 +114,8 @@ def test_an_operator_computes_what_eager_torch_does_to_the_bit(case):
     tensors = drawn(case, torch.float32)
     found = [run(*tensors, *case.numbers) for run in (case.call, case.rule.apply)]
     results = [[r] if isinstance(r, Tensor) else list(r) for r in found]
+    if "scan" in case.name:
+        results[0][1] = results[0][1][1:]  # without h₀
     grads = [torch.randn_like(r) for r in results[0]]
     both = [[*each, *torch.autograd.grad(each, some(tensors), grads)] for each in results]
     for ours, eager in zip(*both, strict=True):
