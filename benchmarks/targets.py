@@ -42,6 +42,15 @@ TARGETS = (
     ("the same, native, m = 32", "native-weights", "ms n=128 m=32", 0.15),
     ("the same, native, m = 16", "native-weights", "ms n=128 m=16", 0.15),
     ("30 layers of 128, m = 16, native, over the plain network", "native-weights", "m = 16, together", 1.5),
+    *(
+        (f"{name}, compiled over eager", "compiled", f"compiled over eager, {name}", 1.05)
+        for name in (
+            *(f"n = {n}, {m}" for n in (256, 1024, 2048) for m in ("m = 16", "all")),
+            "SpectralRNN, m = 16",
+            "SpectralRNN, m = 128",
+        )
+    ),
+    ("compiling n = 1024, all, s", "compiled", "compiling, n = 1024, all", 15),
     ("import spectral_param after torch, s", "overhead", "import", 0.1),
 )
 

@@ -1,11 +1,13 @@
 """Registered models under ``torch.compile``: one graph, few nodes, the same ways and bits as without it."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from spectral_param import register_svd_parametrization
+from spectral_param import register_all, register_svd_parametrization
 from spectral_param.nn import SpectralRNN, SVDLinear
 
 
@@ -193,4 +195,53 @@ def test_equal_blocks_compiled_one_by_one_make_one_graph():
     for block in blocks:
         block.compile(fullgraph=True, backend=counter)
     torch.testing.assert_close(blocks(x), want)
+    assert counter.frame_count == 1
+
+
+class ViT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 32, 4, stride=4)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, images):
+        return self.head(self.blocks(self.patches(images).flatten(2).mT).mean(1))
+
+
+class GPT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(50, 32)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, activation="gelu")
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(32, 50)
+
+    def forward(self, tokens):
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        return self.head(self.blocks(self.embedding(tokens), mask=mask, is_causal=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "x", "reflectors"),
+    [(ViT, torch.randn(4, 3, 16, 16), None), (GPT, torch.randint(50, (4, 12)), 4)],
+    ids=["ViT", "GPT"],
+)
+def test_whole_models_train_compiled_in_one_graph(make, x, reflectors):
+    eager = make()
+    register_all(eager, reflectors=reflectors, init="orthogonal")
+    twin = copy.deepcopy(eager)
+    model, counter = compiled(twin)
+    losses = []
+    for trained, run in ((eager, eager), (twin, model)):
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+        losses.append([])
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = run(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert counter.frame_count == 1
