@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.functional import pad
@@ -244,7 +245,7 @@ def apply(
 
 
 def is_frozen(u: ReflectorProduct) -> bool:
-    """Whether the reflectors are a plain tensor that nothing trains, and no mode looks on.
+    """Whether the reflectors are a plain tensor that nothing trains, and neither compiler nor mode looks on.
 
     Example:
         >>> import torch
@@ -256,7 +257,7 @@ def is_frozen(u: ReflectorProduct) -> bool:
     packed = u.packed
     if packed.requires_grad or type(packed) not in (Tensor, Parameter):
         return False
-    return not packed.is_inference() and not under_dispatch_mode()
+    return not (torch.compiler.is_compiling() or packed.is_inference() or under_dispatch_mode())
 
 
 def is_low_rank(sizes: Sizes) -> bool:

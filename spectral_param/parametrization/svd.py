@@ -21,7 +21,7 @@ from spectral_param.parametrization.kept_weight import KeptWeight
 from spectral_param.parametrization.starting import check_weight, drawn, fitted
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.sizes import Sizes
-from spectral_param.torch_state.modes import has_numbers, is_lowered, traced_or_transformed
+from spectral_param.torch_state.modes import has_numbers, is_lowered, is_seen_through
 from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.shards import whole, write_
 
@@ -146,7 +146,7 @@ class SVDParametrization(nn.Module):
         if hasattr(factors[0], "full_tensor"):
             factors = tuple(map(whole, factors))
         u, raw, v = self._parts(factors)
-        way = way or way_to_build(u, raw, v, transformed=traced_or_transformed())
+        way = way or way_to_build(u, raw, v, transformed=is_seen_through())
         w = build(way, *self._wide(u, raw, v, way), self._kept)
         half = raw.dtype.itemsize < 4  # a strategy of mixed precision hands factors in its own dtype
         w = w.to(raw.dtype if half else self.dtype)
