@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
@@ -142,7 +142,9 @@ class SpectralMonitor(Recorder):
             )
         warn_untrained(pl_module, trainer.optimizers)
         warn_unpruned(trainer, pl_module)
-        hint_at_rates(pl_module, trainer.optimizers)
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set from outside
+        if next(one for one in callbacks if isinstance(one, SpectralMonitor)) is self:
+            hint_at_rates(pl_module, trainer.optimizers)
         trained = parametrized_weights(pl_module, self.weights)
         plain = plain_weights(pl_module, self.dense)
         warn_unmatched("weights", self.weights, trained, "weight in SVD form")
