@@ -18,6 +18,7 @@ TABLES = {
     "layer": ("layer", {}),
     "recurrent": ("recurrent", {}),
     "kept": ("recurrent", KEEP),
+    "compiled": ("compiled", {}),
     "native": ("native", {}),
     "deep": ("deep", {}),
     "native-weights": ("native_weights", {}),

@@ -54,6 +54,15 @@ TARGETS = (
     ("ResNet-18 on frozen bases, m = 8, r = 8, over the plain step", "frozen-base", "ResNet-18, r = 8", 1.5),
     ("registering it with r = 0, s", "frozen-base", "registering ResNet-18, r = 0", 1.0),
     ("registering it with all σ, s", "frozen-base", "registering ResNet-18, all σ", 3.0),
+    *(
+        (f"{name}, compiled over eager", "compiled", f"compiled over eager, {name}", 1.05)
+        for name in (
+            *(f"n = {n}, {m}" for n in (256, 1024, 2048) for m in ("m = 16", "all")),
+            "SpectralRNN, m = 16",
+            "SpectralRNN, m = 128",
+        )
+    ),
+    ("compiling n = 1024, all, s", "compiled", "compiling, n = 1024, all", 15),
     ("import spectral_param after torch, s", "overhead", "import", 0.1),
 )
 

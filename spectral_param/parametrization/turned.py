@@ -15,12 +15,13 @@ from spectral_param.functional.turned import TurnedFactor, changed_product, thin
 from spectral_param.functional.ways import Way
 from spectral_param.parametrization.blocks import Matrices
 from spectral_param.parametrization.factors import Layout
+from spectral_param.parametrization.kept_weight import KeptWeight
 from spectral_param.parametrization.mismatch import warn_of_moved_sigma
 from spectral_param.parametrization.remaining import RemainingSpectrum
 from spectral_param.parametrization.starting import check_weight
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import SigmaMap, clipping
-from spectral_param.torch_state.modes import has_numbers, is_lowered, traced_or_transformed
+from spectral_param.torch_state.modes import has_numbers, traced_or_transformed, under_dispatch_mode
 from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.quantized import is_quantized, numbers
 from spectral_param.torch_state.shards import whole, write_
@@ -88,6 +89,7 @@ class TurnedParametrization(SVDParametrization):
         for name, shape in (("left", (matrices.p, rank)), ("right", (matrices.q, rank)), ("start", (rank,))):
             self.register_buffer(name, torch.empty(*self.layout.lead, *shape, dtype=self._trained_dtype))
         self._remaining = RemainingSpectrum()
+        self._kept_change = KeptWeight()  # L above R
 
     # ----------------------------------------------------------------------------------------------------- evaluation
 
@@ -155,10 +157,15 @@ class TurnedParametrization(SVDParametrization):
         base = whole(factors[-1]).detach()
         if self.is_off:
             return base, None
-        if not is_lowered(device):
-            return base, self._change(factors, self._blocks(base))
-        with full_precision(device):
-            return base, self._change(factors, self._blocks(base))
+
+        def change() -> Tensor:
+            with full_precision(device):
+                return torch.cat(self._change(factors, self._blocks(base)), -2)
+
+        onlookers = torch.is_grad_enabled() or traced_or_transformed() or under_dispatch_mode()
+        both = change() if self.training or onlookers else self._kept_change.weight(self, change)
+        left, right = both.split([*self.shape], -2)
+        return base, (left, right)
 
     def _change(self, factors: Sequence[Tensor], blocks: Tensor) -> tuple[Tensor, Tensor]:
         """L and R beside W₀ in blocks, (p, q) or (chunks, p, q)."""
@@ -213,6 +220,11 @@ class TurnedParametrization(SVDParametrization):
         return [part for part, place in zip(parts, self.layout.places, strict=True) if place >= 0] + [base]
 
     # -------------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What W depends on besides the factors and the σ map."""
+        return *super().settings, self.is_off
 
     @property
     def raw_shape(self) -> tuple[int, ...]:

@@ -83,6 +83,7 @@ def register_all(
           2.weight: 4×16, reflectors=(4, 4)
           passed over, not chosen: 0.weight
           passed over, a vector: 1.bias_ih_l0, 1.bias_hh_l0, 2.bias
+          to train at the rate of the plain model: parameter_groups(model, lr=…)
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")

@@ -96,7 +96,7 @@ def is_plain(tensor: Tensor) -> bool:
         [True, False]
     """
     plain = type(tensor) in (Tensor, Parameter) and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
-    return plain and torch._C._len_torch_dispatch_stack() == 0
+    return plain and (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() == 0)
 
 
 def in_memory(tensor: Tensor) -> Tensor:

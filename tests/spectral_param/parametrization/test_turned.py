@@ -511,3 +511,25 @@ def test_a_quantized_weight_is_taken_by_no_other_form():
     with pytest.raises(ValueError, match="is a Rounded, quantized; base='frozen' keeps such a one"):
         register_svd_parametrization(layer)
     assert register_all(layer).passed_over["weight"] == "it is a Rounded"
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(40, 30), lambda: nn.Conv1d(40, 30, 1), lambda: nn.LSTM(40, 30)])
+def test_what_evaluation_keeps_follows_every_write(make):
+    module = make().eval()
+    register_all(module, base="frozen", reflectors=4, rank=2)
+    x = torch.randn(40, 40)
+    with torch.no_grad():
+        base = output(module, x)
+        seen = [base]
+        for _ in range(3):
+            for _, p in svd_parametrizations(module):
+                for factor in p.factors[:-1]:
+                    factor.data.add_(0.2 * torch.randn_like(factor))
+            fresh = copy.deepcopy(module)
+            assert torch.equal(output(module, x), output(fresh, x))
+            assert torch.equal(output(module, x), output(fresh, x))
+            assert not torch.allclose(output(module, x), seen[-1])
+            seen.append(output(module, x))
+        with without_adapter(module):
+            torch.testing.assert_close(output(module, x), base, atol=1e-5, rtol=1e-5)
+        assert torch.equal(output(module, x), seen[-1])
