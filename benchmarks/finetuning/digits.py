@@ -17,7 +17,7 @@ SIZES = {"train": 20_000, "val": 5_000}
 
 
 class Digits(Task):
-    """A perceptron 784-512-512-10, trained on MNIST; its two wide weights learn 20,000 digits turned by 60°, 3 epochs."""
+    """A perceptron 784-512-512-10 of MNIST; its two wide weights learn 20,000 digits turned by 60°, in 3 epochs."""
 
     name = "digits"
     weights = ("0", "2")

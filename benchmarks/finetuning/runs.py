@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def run(task: Task, base: nn.Module, method: Method, rate: float, seed: int) -> 
         "before": before["test"],
         **_measured(task, model, data),
         "seconds": round(time.process_time() - started, 1),
-        "versions": {package: version(package) for package in ("torch", "peft")},
+        "versions": {package: version(package) for package in ("torch", "peft") if find_spec(package)},
     }
 
 

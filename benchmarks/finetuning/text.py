@@ -49,7 +49,7 @@ class ByteModel(nn.Module):
 
 
 class Text(Task):
-    """A transformer of two blocks of width 128, trained on bytes of WikiText-2; its linear layers learn the Penn Treebank."""
+    """A transformer of two blocks, 128 wide, of bytes of WikiText-2; its linear layers learn the Penn Treebank."""
 
     name = "text"
     weights = tuple(f"blocks.{i}.{part}" for i in range(BLOCKS) for part in ("q", "k", "v", "o", "up", "down"))

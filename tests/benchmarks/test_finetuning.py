@@ -35,13 +35,11 @@ def test_rates_are_tried_with_the_first_seed_and_the_best_goes_on_with_the_other
     task, method = Small(ROOT), ours(2, 0, 3)
     monkeypatch.setattr(runs, "METHODS", {"small": [method]})
     lines = []
-    for i, (_, rate, seed) in enumerate([*runs_left(task, lines)]):
+    for i, (_, rate, seed) in enumerate(list(runs_left(task, lines))):
         assert (rate, seed) == (rates(method)[i], 0)
         assert best_rate(task, method, lines) is None
-        name = name_of(task, method, rate, seed)
-        lines.append(
-            {"name": name, "task": "small", "method": method.name, "rate": rate, "seed": 0, "val": -abs(i - 1)}
-        )
+        line = {"task": "small", "method": method.name, "rate": rate, "seed": seed, "val": -abs(i - 1)}
+        lines.append({"name": name_of(task, method, rate, seed), **line})
     assert best_rate(task, method, lines) == rates(method)[1]
     assert [*runs_left(task, lines)] == [(method, rates(method)[1], seed) for seed in (1, 2)]
 
