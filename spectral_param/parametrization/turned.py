@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -239,6 +240,11 @@ class TurnedParametrization(SVDParametrization):
     def sigma(self) -> Tensor:
         """σ with its sign, differentiable: see :meth:`sigma_of`."""
         return self.sigma_of(self._turns(self.factors)[1])
+
+    @property
+    def size_of_sigma(self) -> float:
+        """The root mean square of the σ of W₀."""
+        return torch.linalg.vector_norm(self.base.double()).item() / math.sqrt(self.chunks * min(self.shape))
 
     @property
     def svd(self) -> tuple[TurnedFactor, Tensor, TurnedFactor]:  # type: ignore[override]
