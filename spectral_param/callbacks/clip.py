@@ -20,18 +20,12 @@ from spectral_param.callbacks.averages import (
     hold_,
     share_of_average,
 )
-from spectral_param.callbacks.patterns import (
-    as_patterns,
-    parametrized_weights,
-    plain_weights,
-    warn_unmatched,
-    warn_unpruned,
-    warn_untrained,
-)
+from spectral_param.callbacks.patterns import warn_unmatched, warn_unpruned, warn_untrained
 from spectral_param.callbacks.sharded_sigma import has_flat_shards
 from spectral_param.parametrization.blocks import Matrices, matrices_of
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import clipping
+from spectral_param.spectrum.patterns import as_patterns, parametrized_weights, plain_weights
 from spectral_param.torch_state.precision import wide
 from spectral_param.torch_state.shards import is_shard
 
