@@ -3,8 +3,11 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from spectral_param import SpectralCap, register_svd_parametrization, singular_values
+from spectral_param.torch_state.shards import whole
 
 
 class Experts(nn.Module):
@@ -159,3 +162,40 @@ def test_a_weight_that_was_registered_meanwhile_is_named():
     register_svd_parametrization(model[0])
     with pytest.raises(ValueError, match=r"^0\.weight: expected the parameter that SpectralCap holds"):
         cap.hold_()
+
+
+def capped_run(rank, kind):
+    """σ at every step, and the weights at the end, on half of the data; ``rank`` ``None``: alone on all of it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 6))
+    data = torch.randn(12, 8, 6)
+    if kind == "ddp":
+        trained = nn.parallel.DistributedDataParallel(model)
+    elif kind == "fsdp2":
+        mesh = init_device_mesh("cpu", (2,))
+        for module in (model[0], model[2], model):
+            fully_shard(module, mesh=mesh)
+        trained = model
+    else:
+        trained = model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.03)
+    SpectralCap(model, 0.9).attach(optimizer)
+    greatest = []
+    for x in data:
+        optimizer.zero_grad()
+        half = x if rank is None else x[4 * rank : 4 * rank + 4]
+        (trained(half) - 3 * half).square().mean().backward()
+        optimizer.step()
+        weights = [whole(model[i].weight.detach()) for i in (0, 2)]
+        greatest.append([torch.linalg.svdvals(weight)[0].item() for weight in weights])
+    return torch.tensor(greatest), weights
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_two_processes_hold_what_one_holds(two_processes, kind):
+    alone, expected = capped_run(None, "alone")
+    assert 0.9 < alone.max() <= 0.909
+    for greatest, weights in two_processes(capped_run, kind):
+        torch.testing.assert_close(greatest, alone, rtol=1e-4, atol=1e-4)
+        for weight, other in zip(weights, expected, strict=True):
+            torch.testing.assert_close(weight, other, rtol=1e-4, atol=1e-4)
