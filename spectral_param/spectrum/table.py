@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -23,8 +24,10 @@ class SpectralTable(list[dict[str, Any]]):
     def __str__(self) -> str:
         if not self:
             return "no weight is registered"
-        total = dict.fromkeys(self[0], "") | {"weight": "total", "trained": sum(row["trained"] for row in self)}
-        lines = [list(self[0]), *([_in_words(name, value) for name, value in row.items()] for row in (*self, total))]
+        total = []
+        if "trained" in self[0]:
+            total = [dict.fromkeys(self[0], "") | {"weight": "total", "trained": sum(row["trained"] for row in self)}]
+        lines = [list(self[0]), *([_in_words(name, value) for name, value in row.items()] for row in (*self, *total))]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         texts = [not isinstance(value, (int, float)) for value in self[0].values()]
         return _printable("\n".join(_aligned(line, widths, texts) for line in lines))
@@ -122,7 +125,9 @@ def _printable(text: str) -> str:
 def _in_words(name: str, value: Any) -> str:
     if isinstance(value, tuple):
         return ("×" if name == "shape" else ", ").join(map(str, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.4g}"
+    return str(value)
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int], texts: Sequence[bool]) -> str:

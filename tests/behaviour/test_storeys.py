@@ -23,6 +23,7 @@ WITHIN = {  # rooms within a room, from below
     "spectral_param.functional": ("native", "", "scan"),
     "spectral_param.registration": ("injection", ""),
     "spectral_param.spectrum": ("dense", ""),
+    "spectral_param.report": ("", "checkpoints"),
     "spectral_param.callbacks": ("through_time", ""),
 }
 

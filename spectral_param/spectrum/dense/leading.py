@@ -49,10 +49,16 @@ def leading_svd(matrix: Tensor, k: int, steps: int = 8, spare: int = 6) -> tuple
         if min(p, q) <= max(DENSE, width):
             u, sigma, vh = torch.linalg.svd(matrix, full_matrices=False)
             return u[:, :k], sigma[:k], vh[:k]
-        scale = matrix.abs().amax().clamp_min(torch.finfo(matrix.dtype).tiny)
-        basis = _krylov(matrix / scale, k + spare, steps)
+        basis = _krylov(_scaled(matrix), k + spare, steps)
         u, sigma, vh = torch.linalg.svd(basis.mT @ matrix, full_matrices=False)
         return basis @ u[:, :k], sigma[:k], vh[:k]
+
+
+def _scaled(matrix: Tensor) -> Tensor:
+    """Itself, or a multiple where squares of its products would not fit."""
+    low, high = (float(end) for end in matrix.aminmax())
+    size = max(-low, high)
+    return matrix if 1e-12 < size < 1e12 or size == 0 else matrix / size
 
 
 def _krylov(matrix: Tensor, width: int, steps: int) -> Tensor:
