@@ -17,6 +17,7 @@ from spectral_param.registration.report import RegistrationReport
 from spectral_param.registration.safe_globals import safe_globals
 from spectral_param.show_config import show_config
 from spectral_param.sigma import Band, Bounded, Fixed, Interval, Positive, SigmaMap, Unconstrained
+from spectral_param.spectrum.cap import SpectralCap
 from spectral_param.spectrum.decomposition import SVD, inverse, pinv, solve, svd
 from spectral_param.spectrum.editing import (
     clip_singular_values_,
@@ -44,6 +45,7 @@ __all__ = [
     "RegistrationReport",
     "SVDParametrization",
     "SigmaMap",
+    "SpectralCap",
     "Unconstrained",
     "adapter_state_dict",
     "add_factors_",

@@ -32,9 +32,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectral_param.functional.factorization import ReflectorProduct
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.torch_state.modes import has_numbers
+from spectral_param.torch_state.shards import whole
 
 _LEAST_SIGMA = 0.1  # a weight that starts at zero, as a residual branch may, has no scale yet
 _LEAST_SLOPE = 1e-3  # as of a σ at the edge of its range
@@ -88,15 +88,13 @@ class StepRates(NamedTuple):
         """
         if not all(map(has_numbers, parametrization.factors)):
             raise ValueError("model: expected weights with numbers to take rates from, got some on the meta device.")
-        u, raw, v = parametrization.parts
-        scale, k = _scale(parametrization, raw.detach()), parametrization.sizes.k
-        found = []
-        if u.m:
-            found.append(self.reflectors(scale, _reflectors(u, k)))
-        if parametrization.raw_sigma is not None:
-            found.append(self.sigma(scale))
-        if v.m:
-            found.append(self.reflectors(scale, _reflectors(v, k)))
+        scale, found = _scale(parametrization), []
+        k, (at_u, at_sigma, at_v) = min(parametrization.shape), parametrization.layout.places
+        for place, m in ((at_u, parametrization.reflectors[0]), (at_sigma, 0), (at_v, parametrization.reflectors[1])):
+            if place >= 0:
+                factor = whole(parametrization.factors[place].detach())
+                few = _reflectors(factor, m * parametrization.chunks, math.sqrt(k / max(m, 1)))
+                found.append(self.sigma(scale) if place == at_sigma else self.reflectors(scale, few))
         return tuple(found)
 
 
@@ -114,30 +112,27 @@ ADAFACTOR = StepRates(
 )
 
 
-def _scale(parametrization: SVDParametrization, raw: Tensor) -> _Scale:
-    sigma_map = parametrization.sigma_map
-    sigma = parametrization.sigma.detach()
-    slope = 1.0
-    if sigma_map.trained:
+def _scale(parametrization: SVDParametrization) -> _Scale:
+    sigma_map, raw = parametrization.sigma_map, parametrization.raw_sigma
+    size, slope = 0.0, 1.0
+    if raw is not None:
         with torch.enable_grad():
-            raw = raw.double().requires_grad_()
+            raw = whole(raw.detach()).double().requires_grad_()
             [slopes] = torch.autograd.grad(sigma_map(raw).sum(), raw)
-        slope = max(_rms(slopes), _LEAST_SLOPE)
+        size, slope = _rms(raw.detach()), max(_rms(slopes), _LEAST_SLOPE)
     half = torch.as_tensor((sigma_map.high - sigma_map.low) / 2)
     return _Scale(
         width=math.sqrt(max(parametrization.shape)),
-        sigma=max(_rms(sigma), _LEAST_SIGMA),
-        raw=_rms(raw),
+        sigma=max(parametrization.size_of_sigma, _LEAST_SIGMA),
+        raw=size,
         slope=slope,
         reach=half.clamp(max=1.0).double().mean().item(),
     )
 
 
-def _reflectors(side: ReflectorProduct, k: int) -> _Reflectors:
-    packed = side.packed.detach()
-    columns = packed.numel() // packed.shape[-1] * side.m
-    length = math.sqrt(packed.double().square().sum().item() / columns)
-    return _Reflectors(few=math.sqrt(k / side.m), entry=_rms(packed), length=length)
+def _reflectors(factor: Tensor, count: int, few: float) -> _Reflectors:
+    length = math.sqrt(factor.double().square().sum().item() / max(count, 1))
+    return _Reflectors(few=few, entry=_rms(factor), length=length)
 
 
 def _rms(tensor: Tensor) -> float:

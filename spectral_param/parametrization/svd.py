@@ -249,6 +249,11 @@ class SVDParametrization(nn.Module):
         return self.svd[1]
 
     @property
+    def size_of_sigma(self) -> float:
+        """The root mean square of all σ."""
+        return self.sigma.detach().double().square().mean().sqrt().item()
+
+    @property
     def svd(self) -> tuple[ReflectorProduct, Tensor, ReflectorProduct]:
         """U, σ and V, differentiable, in float32 or float64."""
         return self._wide(*self.parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -241,6 +242,11 @@ class TurnedParametrization(SVDParametrization):
         if self.is_off:
             return torch.cat([self.start, self._other_sigma().to(self.start)], -1).to(self._trained_dtype)
         return self.sigma_of(self._turns(self.factors)[1])
+
+    @property
+    def size_of_sigma(self) -> float:
+        """The root mean square of the σ of W₀."""
+        return torch.linalg.vector_norm(self.base.double()).item() / math.sqrt(self.chunks * min(self.shape))
 
     @property
     def svd(self) -> tuple[TurnedFactor, Tensor, TurnedFactor]:  # type: ignore[override]

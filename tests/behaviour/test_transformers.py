@@ -17,8 +17,8 @@ from spectral_param import (
     without_adapter,
 )
 
-transformers = pytest.importorskip("transformers", reason="needs the extra [transformers]")
-pytest.importorskip("accelerate", reason="needs the extra [transformers]")
+transformers = pytest.importorskip("transformers", reason="needs the extra [huggingface]")
+pytest.importorskip("accelerate", reason="needs the extra [huggingface]")
 
 WORDS = 50
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
