@@ -86,6 +86,7 @@ def test_the_tables_of_the_page_are_those_of_the_results(task):
 
 
 def test_ours_trains_at_most_as_many_numbers_as_those_it_is_held_against():
-    numbers = {line["method"]: line["numbers"] for line in runs.read(ROOT / "results" / "finetuning.jsonl")}
+    lines = runs.read(ROOT / "results" / "finetuning.jsonl")
+    numbers = {line["method"]: line["numbers"] for line in lines if line["task"] == "digits"}
     assert numbers["ours, m = 4, 0, r = 256"] <= min(numbers["LoRA r = 2"], numbers["HRA r = 4"])
     assert numbers["ours, m = 2, 0, r = 128"] <= min(numbers["LoRA r = 1"], numbers["HRA r = 2"])
