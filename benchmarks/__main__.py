@@ -23,6 +23,7 @@ TABLES = {
     "native-weights": ("native_weights", {}),
     "threads": ("threads", {}),
     "overhead": ("overhead", {}),
+    "many-reads": ("many_reads", {}),
     "memory": ("memory", {}),
 }
 DOCS = Path(__file__).parents[1] / "docs"

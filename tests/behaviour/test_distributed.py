@@ -15,6 +15,7 @@ from spectral_param import (
     clip_singular_values_,
     load_plain_state_dict,
     plain_state_dict,
+    register_all,
     register_svd_parametrization,
     remove_svd_parametrization,
     renormalize_reflectors_,
@@ -124,6 +125,17 @@ def message_of(call):
     except (RuntimeError, ValueError) as error:
         return str(error)
     return "nothing"
+
+
+def register_all_after_sharding(rank):
+    report = register_all(shard(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))))
+    return dict(report.taken), dict(report.passed_over)
+
+
+def test_weights_that_are_spread_over_ranks_are_passed_over_with_the_reason(two_processes):
+    for taken, passed_over in two_processes(register_all_after_sharding):
+        assert not taken
+        assert passed_over["0.weight"] == passed_over["1.weight"] == "sharded"
 
 
 def plain_model():
