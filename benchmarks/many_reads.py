@@ -125,9 +125,7 @@ def _evaluated(
     return run(plain), run(registered)
 
 
-def _training(
-    model: nn.Module, around: Callable[[nn.Module], AbstractContextManager[object]]
-) -> Callable[[], object]:
+def _training(model: nn.Module, around: Callable[[nn.Module], AbstractContextManager[object]]) -> Callable[[], object]:
     x = torch.randn(STEPS, BATCH, WIDTH)
 
     def step() -> None:

@@ -1,7 +1,7 @@
 """``register_all(model)`` and nothing more, on models of many kinds: what it takes, tells and changes.
 
-``python -m benchmarks.one_line [NAME …]`` prints a row for each: how many weights were registered, how many passed over,
-how many warnings there were, the seconds, and by how much the forward differs, of its largest number. Those of
+``python -m benchmarks.one_line [NAME …]`` prints a row for each: how many weights were registered, how many passed
+over, how many warnings there were, the seconds, and by how much the forward differs, of its largest number. Those of
 transformers are there where it is installed.
 """
 
@@ -121,7 +121,8 @@ def main() -> None:
     names = parser.parse_args().names or list(known)
     if unknown := set(names) - set(known):
         parser.error(f"names: expected some of {', '.join(known)}, got {', '.join(sorted(unknown))}.")
-    print("| model | registered | passed over | warnings | seconds | difference |\n| --- | --- | --- | --- | --- | --- |")
+    print("| model | registered | passed over | warnings | seconds | difference |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
     broken = []
     for name in names:
         cells, holds = row(name, known[name])

@@ -25,7 +25,6 @@ from spectral_param.torch_state.modes import has_numbers, is_lowered, traced_or_
 from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.shards import whole, write_
 
-
 _ORIGINALS = tuple(tuple(f"original{i}" for i in range(count)) for count in range(4))
 
 

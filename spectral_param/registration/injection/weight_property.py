@@ -27,7 +27,6 @@ from spectral_param.torch_state.modes import is_listened_to, traced_or_transform
 from spectral_param.torch_state.shards import write_
 from spectral_param.torch_state.users_line import warn
 
-
 _saving = functools.partial(torch._C._autograd._top_saved_tensors_default_hooks, False)
 """The hooks by which what is computed now is saved for the backward."""
 
