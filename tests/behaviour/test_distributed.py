@@ -146,14 +146,10 @@ def plain_model():
 def load_plain(model, state, how, folder):
     if how == "load_plain_state_dict":
         load_plain_state_dict(model, state)
-    elif how == "dcp":
+    else:
         found = plain_state_dict(model)
         checkpoint.load(found, checkpoint_id=folder)
         load_plain_state_dict(model, found)
-    else:
-        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=how == "broadcast")
-        mine = state if how == "whole" or torch.distributed.get_rank() == 0 else {}
-        set_model_state_dict(model, mine, options=options)
 
 
 def load_plain_after_sharding(rank, how, folder):
@@ -170,7 +166,7 @@ def load_plain_after_sharding(rank, how, folder):
     return model(x).detach(), in_place
 
 
-@pytest.mark.parametrize("how", ["load_plain_state_dict", "whole", "broadcast", "dcp"])
+@pytest.mark.parametrize("how", ["load_plain_state_dict", "dcp"])
 def test_a_plain_checkpoint_is_loaded_into_a_sharded_model(two_processes, tmp_path, how):
     plain = plain_model()
     with warnings.catch_warnings():
@@ -180,6 +176,23 @@ def test_a_plain_checkpoint_is_loaded_into_a_sharded_model(two_processes, tmp_pa
     for output, in_place in two_processes(load_plain_after_sharding, how, str(tmp_path)):
         torch.testing.assert_close(output, plain(x).detach(), rtol=1e-5, atol=1e-5)
         assert in_place
+
+
+def load_plain_by_the_wrong_way(rank):
+    model = shard(registered_model())
+    before = [p.full_tensor() for p in model.parameters()]
+    options = StateDictOptions(full_state_dict=True)
+    message = message_of(lambda: set_model_state_dict(model, plain_model().state_dict(), options=options))
+    factors = [i for i, (name, _) in enumerate(model.named_parameters()) if "parametrizations" in name]
+    after = [p.full_tensor() for p in model.parameters()]
+    return message, all(torch.equal(before[i], after[i]) for i in factors)
+
+
+def test_a_plain_checkpoint_by_torchs_own_way_into_a_sharded_model_is_refused(two_processes):
+    for message, unchanged in two_processes(load_plain_by_the_wrong_way):
+        assert "0.weight: a plain weight does not reach factors" in message
+        assert "load it before sharding, or by load_plain_state_dict" in message
+        assert unchanged
 
 
 def plain_weight_of_another_size(rank):

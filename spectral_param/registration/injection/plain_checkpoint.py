@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.injection.weight_property import factors_of
-from spectral_param.torch_state.shards import spread_as, whole
+from spectral_param.torch_state.shards import is_shard, spread_as, whole
 
 
 def load_plain_weights(
@@ -35,6 +35,12 @@ def load_plain_weights(
         if plain not in state_dict or not isinstance(parametrization_list[0], SVDParametrization):
             continue
         if present:
+            if any(map(is_shard, parametrization_list[0].factors)):  # set_model_state_dict adds what is there
+                del state_dict[plain]
+                error_msgs.append(
+                    f"{plain}: a plain weight does not reach factors that are spread over ranks in this way; load it "
+                    "before sharding, or by load_plain_state_dict(model, state)."
+                )
             continue
         weight = whole(state_dict.pop(plain))
         factors: Sequence[Tensor] = parametrization_list[0].factors
