@@ -44,6 +44,7 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.words(tokens) + self.places.weight[: tokens.shape[1]]
+        block: Any
         for block in self.blocks:
             parts = block["attention"](block["before"](x)).chunk(3, -1)
             q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in parts)

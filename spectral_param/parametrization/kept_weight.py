@@ -83,7 +83,7 @@ def _settings(parametrization: Any) -> tuple[object, ...]:
         told = [own[name] for name in own if name not in _OF_EVERY_MODULE] if len(own) > len(_OF_EVERY_MODULE) else []
     if told is None or not all([type(value) in (int, float, bool) for value in told]):
         told = checksum(parametrization.sigma)
-    return parametrization.dtype, parametrization.channels_last, sigma_map, told
+    return *parametrization.settings, sigma_map, told
 
 
 _OURS = frozenset({Band, Bounded, Fixed, Interval, Positive, Unconstrained})
