@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.functional.householder import householder_apply
+from spectral_param.functional.leading import leading_triplets
 
 _PANEL = 32  # columns reduced one by one before the rest catches up in one product
 
@@ -102,20 +103,25 @@ def fit(weight: Tensor, m1: int, m2: int) -> Factors:
     w = weight.detach().to("cpu", torch.float64)
     scale = w.abs().max().item() or 1.0
     w = w / scale
-    left, sigma, right = torch.linalg.svd(w, full_matrices=False)
-    if m1 + m2 == p == q and _all_equal(sigma, weight.dtype):
-        u, sigma, v = _fit_orthogonal(w, sigma.mean().item(), m1, m2)
-        return u, sigma * scale, v
+    m, may_be_orthogonal = min(m1, m2), m1 + m2 == p == q
+    found = leading_triplets(w, m, weight.dtype) if m > 0 and not may_be_orthogonal else None
+    if found is None:
+        left, sigma, right = torch.linalg.svd(w, full_matrices=False)
+        if may_be_orthogonal and _all_equal(sigma, weight.dtype):
+            u, sigma, v = _fit_orthogonal(w, sigma.mean().item(), m1, m2)
+            return u, sigma * scale, v
+        found = left[:, :m], sigma, right[:m].mT
 
+    left, sigma, right = found
     sigma = sigma.where(sigma > sigma[0] * torch.finfo(torch.float64).eps, 0.0)
-    m = min(m1, m2)
     free = (sigma == 0).tolist()
-    (u, v), _ = _reduce([left[:, :m], right[:m].mT], lambda i, leads: _signs(leads, free[i]))
+    (u, v), _ = _reduce([left, right], lambda i, leads: _signs(leads, free[i]))
     if m < k:
-        rest = householder_apply(v, householder_apply(u, w, transpose=True).mT, transpose=True).mT
-        u_more, v_more = _turn_towards(rest[m:, m:], m1 - m), _turn_towards(rest[m:, m:].mT, m2 - m)
-        u, v = _append(u, u_more), _append(v, v_more)
-        core = householder_apply(v, householder_apply(u, w, transpose=True).mT, transpose=True).mT
+        core = _turned_back(w, u, v)
+        if m1 > m or m2 > m:
+            rest = core[m:, m:]
+            u, v = _append(u, _turn_towards(rest, m1 - m)), _append(v, _turn_towards(rest.mT, m2 - m))
+            core = _turned_back(w, u, v)
         sigma = torch.cat([sigma[:m], core.diagonal()[m:]])
     return u, sigma * scale, v
 
@@ -184,6 +190,11 @@ def _signs(leads: list[float], free: bool) -> list[float]:
 
 
 # ------------------------------------------------------------------------------------------- with fewer reflectors
+
+
+def _turned_back(w: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """Uᵀ W V."""
+    return householder_apply(v, householder_apply(u, w, transpose=True).mT, transpose=True).mT
 
 
 def _turn_towards(rest: Tensor, count: int) -> Tensor:
