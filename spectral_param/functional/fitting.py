@@ -10,15 +10,13 @@ Note [Signs]
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from spectral_param.functional.householder import householder_apply
 from spectral_param.functional.leading import leading_triplets
-
-_PANEL = 32  # columns reduced one by one before the rest catches up in one product
+from spectral_param.functional.reduction import reduced
 
 Factors = tuple[Tensor, Tensor, Tensor]
 """Reflectors of U (p, m₁), σ (k,), reflectors of V (q, m₂)."""
@@ -52,8 +50,8 @@ def householder_from_orthogonal(q: Tensor) -> Tensor:
     if q.numel() == 0:
         return q.detach().clone()
     flat = q.detach().to("cpu", torch.float64).reshape(-1, *q.shape[-2:])
-    reduced = [_reduce([basis], lambda _, leads: [1.0] * len(leads))[0][0] for basis in flat]
-    return torch.stack(reduced).reshape(q.shape).to(q)
+    found = [reduced([basis], lambda _, leads: [1.0] * len(leads))[0][0] for basis in flat]
+    return torch.stack(found).reshape(q.shape).to(q)
 
 
 def haar_reflectors(n: int, m: int) -> Tensor:
@@ -115,7 +113,7 @@ def fit(weight: Tensor, m1: int, m2: int) -> Factors:
     left, sigma, right = found
     sigma = sigma.where(sigma > sigma[0] * torch.finfo(torch.float64).eps, 0.0)
     free = (sigma == 0).tolist()
-    (u, v), _ = _reduce([left, right], lambda i, leads: _signs(leads, free[i]))
+    (u, v), _ = reduced([left, right], lambda i, leads: _signs(leads, free[i]))
     if m < k:
         core = _turned_back(w, u, v)
         if m1 > m or m2 > m:
@@ -136,50 +134,6 @@ def draw(p: int, q: int, m1: int, m2: int, sigma: Tensor) -> Factors:
         [torch.Size([5, 2]), torch.Size([3]), torch.Size([3, 2])]
     """
     return haar_reflectors(p, m1), sigma.double(), haar_reflectors(q, m2)
-
-
-# ----------------------------------------------------------------------------------------------- Householder reduction
-
-
-def _reduce(
-    bases: Sequence[Tensor], signs: Callable[[int, list[float]], list[float]]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Reduces matrices of orthonormal columns to the identity, all in step.
-
-    ``signs`` gets the column's number and the first entries of the present columns, and answers a sign for each. The
-    product of the reflectors of basis b then has the columns ``signs[b] * bases[b]``.
-    """
-    work = [b.clone() for b in bases]
-    reflectors = [torch.zeros_like(b) for b in bases]
-    chosen = [b.new_ones(b.shape[1]) for b in bases]
-    count = bases[0].shape[1]
-    for start in range(0, count, _PANEL):
-        stop = min(start + _PANEL, count)
-        for i in range(start, stop):
-            columns = [w[i:, i] / torch.linalg.vector_norm(w[i:, i]) for w in work]
-            for b, sign in enumerate(signs(i, [x[0].item() for x in columns])):
-                chosen[b][i] = sign
-                h = _to_first_axis(sign * columns[b])
-                reflectors[b][i:, i] = h
-                trailing = work[b][i:, i + 1 : stop]
-                trailing -= torch.outer(2 * h, h @ trailing)
-        for w, r in zip(work, reflectors, strict=True):
-            w[start:, stop:] = householder_apply(r[start:, start:stop], w[start:, stop:], transpose=True)
-    return reflectors, chosen
-
-
-def _to_first_axis(x: Tensor) -> Tensor:
-    """The unit u with H(u) x = e₁ for a unit x; zero only for x = 1, of a single entry."""
-    if len(x) == 1:
-        return (x < 0).to(x)
-    tail = x[1:] @ x[1:]
-    u = x.clone()
-    u[0] = -tail / (1 + x[0]) if x[0] > 0 else x[0] - 1  # x₁ - 1 without cancellation
-    length = torch.linalg.vector_norm(u)
-    if length <= 8 * torch.finfo(x.dtype).eps:  # x is e₁: any direction orthogonal to it will do
-        u.zero_()[1] = 1.0
-        return u
-    return u / length
 
 
 def _signs(leads: list[float], free: bool) -> list[float]:
