@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
@@ -14,6 +14,7 @@ from spectral_param.callbacks.histograms import write_histograms
 from spectral_param.callbacks.logging import current_step, write
 from spectral_param.callbacks.patterns import (
     as_patterns,
+    hint_at_rates,
     owner_of,
     parametrized_weights,
     plain_weights,
@@ -67,6 +68,9 @@ class SpectralMonitor(Recorder):
         TypeError: if patterns are no strings.
         ValueError: for an unknown statistic or a bad interval; at fit start for ``dense`` under ``FSDPStrategy``, whose
             flat shards have no singular values.
+
+    A line at fit start tells where Adam trains σ at the rate of all else: see
+    :func:`~spectral_param.parameter_groups`.
 
     Warns:
         UserWarning: at fit start, of patterns that match nothing and of weights whose factors no optimizer holds.
@@ -138,6 +142,9 @@ class SpectralMonitor(Recorder):
             )
         warn_untrained(pl_module, trainer.optimizers)
         warn_unpruned(trainer, pl_module)
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set from outside
+        if next(one for one in callbacks if isinstance(one, SpectralMonitor)) is self:
+            hint_at_rates(pl_module, trainer.optimizers)
         trained = parametrized_weights(pl_module, self.weights)
         plain = plain_weights(pl_module, self.dense)
         warn_unmatched("weights", self.weights, trained, "weight in SVD form")

@@ -32,10 +32,11 @@ def trained_singular_values(trainer: Trainer, parametrization: SVDParametrizatio
     raw = parametrization.raw_sigma
     sizes = parametrization.chunks, min(parametrization.shape)
     if raw is None:
-        sigma = torch.as_tensor(parametrization.sigma_map.start).expand(sizes)
+        with torch.no_grad():
+            sigma = parametrization.sigma_of(torch.empty(parametrization.raw_shape))
     else:
         with torch.no_grad():
-            sigma = parametrization.sigma_map(_whole(trainer, raw.detach()).reshape(sizes[sizes[0] == 1 :]))
+            sigma = parametrization.sigma_of(_whole(trainer, raw.detach()).reshape(parametrization.raw_shape))
     return sigma.abs().to("cpu", torch.float32, copy=True).reshape(sizes)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.functional.householder import householder_apply
-from spectral_param.functional.leading import leading_triplets
+from spectral_param.functional.leading import iterated_triplets
 from spectral_param.functional.reduction import reduced
 
 Factors = tuple[Tensor, Tensor, Tensor]
@@ -102,7 +102,7 @@ def fit(weight: Tensor, m1: int, m2: int) -> Factors:
     scale = w.abs().max().item() or 1.0
     w = w / scale
     m, may_be_orthogonal = min(m1, m2), m1 + m2 == p == q
-    found = leading_triplets(w, m, weight.dtype) if m > 0 and not may_be_orthogonal else None
+    found = iterated_triplets(w, m, weight.dtype) if m > 0 and not may_be_orthogonal else None
     if found is None:
         left, sigma, right = torch.linalg.svd(w, full_matrices=False)
         if may_be_orthogonal and _all_equal(sigma, weight.dtype):

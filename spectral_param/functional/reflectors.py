@@ -123,8 +123,12 @@ def lengths(y: Tensor) -> Tensor:
 
 
 def directions(reflectors: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`scaled` of the lower trapezoid."""
+    return scaled(reflectors.tril())
+
+
+def scaled(y: Tensor) -> tuple[Tensor, Tensor]:
     """``Z = c u`` with ‖z‖ = √2, (…, n, m), and c = √2/‖u‖, (…, 1, m); both zero where u is zero."""
-    y = reflectors.tril()
     length = lengths(y)
     zero = length < torch.finfo(y.dtype).tiny
     c = (math.sqrt(2.0) / length.masked_fill(zero, 1.0)).masked_fill(zero, 0.0).to(y.dtype)

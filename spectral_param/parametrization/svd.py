@@ -25,6 +25,8 @@ from spectral_param.torch_state.modes import has_numbers, is_lowered, is_seen_th
 from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.shards import whole, write_
 
+_ORIGINALS = tuple(tuple(f"original{i}" for i in range(count)) for count in range(5))
+
 
 class SVDParametrization(nn.Module):
     """Holds a weight as ``U diag(σ) Vᵀ``; what ``torch.nn.utils.parametrize`` keeps for a registered weight.
@@ -205,9 +207,12 @@ class SVDParametrization(nn.Module):
     def factors(self) -> tuple[Tensor, ...]:
         """The trained tensors as they stand: packed U, raw σ, packed V, of which some may be missing."""
         [held] = self._held_in
-        own = held._parameters  # a lookup, where an attribute of a module is a search
-        names = [f"original{i}" for i in range(held.ntensors)]
-        return tuple(own[name] if name in own else getattr(held, name) for name in names)  # type: ignore[misc]
+        own: Any = held._parameters  # a lookup, where an attribute of a module is a search
+        names = _ORIGINALS[held.ntensors]
+        try:
+            return tuple(map(own.__getitem__, names))
+        except KeyError:  # moved by others, as into a property
+            return tuple(getattr(held, name) for name in names)
 
     @property
     def parts(self) -> tuple[ReflectorProduct, Tensor, ReflectorProduct]:
@@ -224,9 +229,29 @@ class SVDParametrization(nn.Module):
         return self.factors[place] if place >= 0 else None
 
     @property
+    def settings(self) -> tuple[object, ...]:
+        """What W depends on besides the trained tensors and the σ map."""
+        return self.dtype, self.channels_last
+
+    @property
+    def raw_shape(self) -> tuple[int, ...]:
+        """Of the raw numbers of σ: (k,), or (chunks, k)."""
+        return *self.layout.lead, min(self.shape)
+
+    def sigma_of(self, raw: Tensor) -> Tensor:
+        """σ, (k,) or (chunks, k), with raw numbers of :attr:`raw_shape` in the place of its own."""
+        sigma: Tensor = self.sigma_map(raw)
+        return sigma
+
+    @property
     def sigma(self) -> Tensor:
         """σ with its sign, differentiable: (k,), or (chunks, k). On shards a collective read, so one for all ranks."""
         return self.svd[1]
+
+    @property
+    def size_of_sigma(self) -> float:
+        """The root mean square of all σ."""
+        return self.sigma.detach().double().square().mean().sqrt().item()
 
     @property
     def svd(self) -> tuple[ReflectorProduct, Tensor, ReflectorProduct]:

@@ -38,6 +38,8 @@ class RegistrationReport:
         for reason in dict.fromkeys(self.passed_over.values()):
             names = [name for name, why in self.passed_over.items() if why == reason]
             lines.append(f"  passed over, {reason}: {some_of(names)}")
+        if self.taken:
+            lines.append("  to train at the rate of the plain model: parameter_groups(model, lr=…)")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -68,7 +70,8 @@ def warn_of_changes(
     if causes:
         most = max({*few, *moved}, key=lambda name: changed.get(name, 0.0))
         causes.append(f"{most} changes most, by {percent(changed[most])}; the report names the others.")
-        warn(f'{" ".join(causes)} To begin with weights drawn anew: init="orthogonal".')
+        keeping = ' To keep them: base="frozen".' if few else ""
+        warn(f'{" ".join(causes)}{keeping} To begin with weights drawn anew: init="orthogonal".')
     for (category, message), names in weights.items():
         warn(f"{some_of(names)}: {message}", category)
 

@@ -95,6 +95,9 @@ def is_listened_to(*modules: nn.Module) -> bool:
         >>> is_listened_to(layer)
         True
     """
-    return bool(torch_module._has_any_global_hook()) or any(
-        [m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules]
-    )
+    if torch_module._has_any_global_hook():
+        return True
+    for m in modules:
+        if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:
+            return True
+    return False

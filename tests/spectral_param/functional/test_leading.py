@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from spectral_param.functional.leading import leading_triplets
+from spectral_param.functional.leading import iterated_triplets
 
 SPECTRA = {
     "flat": lambda k: torch.ones(k),
@@ -26,7 +26,7 @@ def with_spectrum(values, p, q):
 @pytest.mark.parametrize("spectrum", SPECTRA)
 def test_triplets_are_the_leading_ones_or_left_to_the_whole_svd(spectrum, shape, dtype):
     w = with_spectrum(SPECTRA[spectrum](min(shape)), *shape)
-    found = leading_triplets(w, 8, dtype)
+    found = iterated_triplets(w, 8, dtype)
     if found is None:
         assert spectrum in ("steep", "rank five", "zero", "geometric")
         return
@@ -41,11 +41,11 @@ def test_triplets_are_the_leading_ones_or_left_to_the_whole_svd(spectrum, shape,
 
 def test_no_random_number_is_drawn_and_the_same_is_found_again():
     w, state = torch.randn(200, 200, dtype=torch.float64), torch.get_rng_state()
-    first, again = (leading_triplets(w, 4, torch.float32) for _ in range(2))
+    first, again = (iterated_triplets(w, 4, torch.float32) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
 def test_small_matrices_and_many_triplets_are_left_to_the_whole_svd():
-    assert leading_triplets(torch.randn(100, 100, dtype=torch.float64), 4, torch.float64) is None
-    assert leading_triplets(torch.randn(200, 200, dtype=torch.float64), 40, torch.float64) is None
+    assert iterated_triplets(torch.randn(100, 100, dtype=torch.float64), 4, torch.float64) is None
+    assert iterated_triplets(torch.randn(200, 200, dtype=torch.float64), 40, torch.float64) is None
