@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from spectral_param.functional.householder import householder_apply
+from spectral_param.functional.householder import compact_wy, householder_apply
 from spectral_param.functional.leading import iterated_triplets
 from spectral_param.functional.reduction import reduced
 
@@ -99,7 +99,7 @@ def fit(weight: Tensor, m1: int, m2: int) -> Factors:
     p, q = weight.shape
     k = min(p, q)
     w = weight.detach().to("cpu", torch.float64)
-    scale = w.abs().max().item() or 1.0
+    scale = torch.linalg.vector_norm(w, torch.inf).item() or 1.0
     w = w / scale
     m, may_be_orthogonal = min(m1, m2), m1 + m2 == p == q
     found = iterated_triplets(w, m, weight.dtype) if m > 0 and not may_be_orthogonal else None
@@ -115,12 +115,10 @@ def fit(weight: Tensor, m1: int, m2: int) -> Factors:
     free = (sigma == 0).tolist()
     (u, v), _ = reduced([left, right], lambda i, leads: _signs(leads, free[i]))
     if m < k:
-        core = _turned_back(w, u, v)
         if m1 > m or m2 > m:
-            rest = core[m:, m:]
+            rest = householder_apply(v, householder_apply(u, w, transpose=True).mT, transpose=True).mT[m:, m:]
             u, v = _append(u, _turn_towards(rest, m1 - m)), _append(v, _turn_towards(rest.mT, m2 - m))
-            core = _turned_back(w, u, v)
-        sigma = torch.cat([sigma[:m], core.diagonal()[m:]])
+        sigma = torch.cat([sigma[:m], _turned_diagonal(w, u, v)[m:]])
     return u, sigma * scale, v
 
 
@@ -146,9 +144,13 @@ def _signs(leads: list[float], free: bool) -> list[float]:
 # ------------------------------------------------------------------------------------------- with fewer reflectors
 
 
-def _turned_back(w: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """Uᵀ W V."""
-    return householder_apply(v, householder_apply(u, w, transpose=True).mT, transpose=True).mT
+def _turned_diagonal(w: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """The diagonal of Uᵀ W V, (k,), with products of thin matrices alone: U = I - Z T."""
+    (z_u, t_u), (z_v, t_v), k = compact_wy(u), compact_wy(v), min(w.shape)
+    before = z_u.mT @ w  # Uᵀ W = W - T_uᵀ before
+    behind = w @ z_v - t_u.mT @ (before @ z_v)  # Uᵀ W Z_v
+    left, right = (t_u[:, :k] * before[:, :k]).sum(0), (behind[:k].mT * t_v[:, :k]).sum(0)
+    return w.diagonal() - left - right
 
 
 def _turn_towards(rest: Tensor, count: int) -> Tensor:
