@@ -16,8 +16,8 @@ _MORE = 32  # vectors beside those that are looked for: the wider the gap to wha
 def leading_triplets(w: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     """The leading singular triplets, ``W ≈ U diag(σ) Vᵀ``.
 
-    Worked out in float64, by an SVD or, where few of many are asked for, by the eigenvectors of the smaller of ``W Wᵀ``
-    and ``Wᵀ W``: with the leading values alone nothing is lost by that.
+    By an SVD in float64 or, where few of many are asked for, by :func:`iterated_triplets`, to the precision of ``w``;
+    where σ lie too close for it, by the eigenvectors of ``W Wᵀ``, with which nothing is lost for leading values alone.
 
     Args:
         w: (p, q), finite, of any floating dtype.
@@ -37,7 +37,7 @@ def leading_triplets(w: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     if p > q:
         v, sigma, u = leading_triplets(w.mT, rank)
         return u, sigma, v
-    w = w.detach().double()
+    dtype, w = w.dtype, w.detach().double()
     scale = w.abs().amax().clamp_min(torch.finfo(w.dtype).tiny) if w.numel() else 1.0
     w = w / scale
     if rank == 0:
@@ -47,6 +47,8 @@ def leading_triplets(w: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
         v, sigma, uh = torch.linalg.svd(triangle)
         v = v[:, :rank] if basis is None else basis @ v[:, :rank]
         return uh[:rank].mT.contiguous(), sigma[:rank] * scale, v.contiguous()
+    if (found := iterated_triplets(w, rank, dtype)) is not None:
+        return found[0].contiguous(), found[1] * scale, found[2].contiguous()
     u = torch.linalg.eigh(w @ w.mT).eigenvectors[:, -rank:].flip(-1)
     v = w.mT @ u
     sigma = torch.linalg.vector_norm(v, dim=0)
