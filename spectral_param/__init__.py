@@ -9,6 +9,7 @@ from spectral_param.optimizers import add_factors_, parameter_groups
 from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.together import together
+from spectral_param.registration.adapter import adapter_state_dict, load_adapter, save_adapter, without_adapter
 from spectral_param.registration.plain_state import load_plain_state_dict, plain_state_dict
 from spectral_param.registration.register import register_svd_parametrization, remove_svd_parametrization
 from spectral_param.registration.register_all import register_all
@@ -16,6 +17,7 @@ from spectral_param.registration.report import RegistrationReport
 from spectral_param.registration.safe_globals import safe_globals
 from spectral_param.show_config import show_config
 from spectral_param.sigma import Band, Bounded, Fixed, Interval, Positive, SigmaMap, Unconstrained
+from spectral_param.spectrum.cap import SpectralCap
 from spectral_param.spectrum.decomposition import SVD, inverse, pinv, solve, svd
 from spectral_param.spectrum.editing import (
     clip_singular_values_,
@@ -43,11 +45,14 @@ __all__ = [
     "RegistrationReport",
     "SVDParametrization",
     "SigmaMap",
+    "SpectralCap",
     "Unconstrained",
+    "adapter_state_dict",
     "add_factors_",
     "clip_singular_values_",
     "condition_number",
     "inverse",
+    "load_adapter",
     "load_plain_state_dict",
     "log_abs_det",
     "parameter_groups",
@@ -58,6 +63,7 @@ __all__ = [
     "remove_svd_parametrization",
     "renormalize_reflectors_",
     "safe_globals",
+    "save_adapter",
     "show_config",
     "singular_values",
     "solve",
@@ -68,4 +74,5 @@ __all__ = [
     "svd",
     "svd_parametrizations",
     "together",
+    "without_adapter",
 ]

@@ -1,9 +1,11 @@
-"""``python -m spectral_param report RUN_DIR``: rebuilds the page about a training run."""
+"""``python -m spectral_param report RUN_DIR`` rebuilds a run's page, ``… inspect FILE`` reads a checkpoint."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+
+from spectral_param.report.checkpoints.command import add_arguments, inspect
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -17,12 +19,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report = commands.add_parser("report", help="rebuild spectral_report.html from a run's checkpoint or metrics.csv")
     report.add_argument("run_dir", help="the Trainer's log_dir, say lightning_logs/version_0")
     report.add_argument("--output", help="the file to write (default: spectral_report.html in RUN_DIR)")
+    add_arguments(commands.add_parser("inspect", help="singular values of the weights in a checkpoint"))
     options = parser.parse_args(arguments)
-
-    from spectral_param.report.page import rebuild  # needs matplotlib, which the core does not
-
     try:
-        print(rebuild(options.run_dir, options.output))
+        if options.command == "inspect":
+            inspect(options)
+        else:
+            from spectral_param.report.page import rebuild  # needs matplotlib, which the core does not
+
+            print(rebuild(options.run_dir, options.output))
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))
 

@@ -6,7 +6,7 @@ from spectral_param.callbacks.monitor import SpectralMonitor
 from spectral_param.callbacks.penalty import SpectralPenalty
 from spectral_param.callbacks.progress import SpectralProgressBar
 from spectral_param.callbacks.schedule import BandSchedule
-from spectral_param.spectrum.statistics import spectral_statistics
+from spectral_param.spectrum.statistics import shape_statistics, spectral_statistics
 
 __all__ = [
     "BandSchedule",
@@ -15,5 +15,6 @@ __all__ = [
     "SpectralMonitor",
     "SpectralPenalty",
     "SpectralProgressBar",
+    "shape_statistics",
     "spectral_statistics",
 ]

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from spectral_param.callbacks.averages import (
-    averaged_models,
-    averages_itself,
-    averaging_callbacks,
-    hold_,
-    share_of_average,
-)
-from spectral_param.callbacks.patterns import (
-    as_patterns,
-    parametrized_weights,
-    plain_weights,
-    warn_unmatched,
-    warn_unpruned,
-    warn_untrained,
-)
+from spectral_param.callbacks.averages import averaged_models, averaging_callbacks
+from spectral_param.callbacks.patterns import warn_unmatched, warn_unpruned, warn_untrained
 from spectral_param.callbacks.sharded_sigma import has_flat_shards
-from spectral_param.parametrization.blocks import Matrices, matrices_of
+from spectral_param.parametrization.blocks import blocks_of, matrices_of
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import clipping
-from spectral_param.torch_state.precision import wide
+from spectral_param.spectrum.cap import SpectralCap, check_cap
+from spectral_param.spectrum.dense.projection import project_
+from spectral_param.spectrum.patterns import as_patterns, parametrized_weights, plain_weights
+from spectral_param.spectrum.schedule_free import averages_itself, check_averages, hold_
 from spectral_param.torch_state.shards import is_shard
 
 
@@ -51,17 +40,24 @@ class SpectralClip(Callback):
         min: the least singular value to leave, at least 0.
         max: the greatest.
         weights: name patterns of the weights to hold.
-        project_dense: holds the plain weights that ``weights`` names as well, read as
-            :func:`~spectral_param.singular_values` reads them: their SVD is clipped, at the cost of a
-            ``torch.linalg.svd`` of each a step.
+        dense: name patterns of plain weights to hold as well, read as :func:`~spectral_param.singular_values` reads
+            them. With ``min=0`` σ_max ≤ max (1 + ``tolerance``) is certain after each step, for little, as
+            :class:`~spectral_param.SpectralCap` has it; with ``min`` above 0 it takes a ``torch.linalg.svd`` of each a
+            step.
+        tolerance: how far above ``max`` σ of the ``dense`` ones may be before it is moved there, relative.
+        per_gate: reads each gate, and each group of a convolution, of the ``dense`` ones as a matrix of its own.
+        project_dense: holds the plain weights that ``weights`` names as well, to rounding, by a ``torch.linalg.svd`` of
+            each a step, whatever ``min`` is.
         renormalize: also gives reflectors back their unit length after each step. W stays as it is but for
             rounding (1e-6). Moments are left alone: a gradient is orthogonal to its reflector, so one
             step changes the length in second order only, by less than the noise of the moments.
 
     Raises:
-        ValueError: if not 0 ≤ min ≤ max; at fit start if a σ map reaches no value in [min, max], for ``project_dense``
-            or ``renormalize`` on sharded parameters, of which no rank holds a whole column, for ``project_dense`` with
-            ``min`` above 0 where weights are averaged, and for optimizers that average in a way that is not known.
+        TypeError: if patterns are no strings.
+        ValueError: if not 0 ≤ min ≤ max, or with ``dense`` and ``min=0`` if ``max`` is 0 or infinite; at fit start if a
+            σ map reaches no value in [min, max], for plain weights under ``FSDPStrategy`` and ``renormalize`` on
+            any sharded parameters, of which no rank holds a whole column, for plain weights with ``min`` above 0 where
+            weights are averaged, and for optimizers that average in a way that is not known.
 
     Warns:
         UserWarning: at fit start, of patterns that match nothing and of weights whose factors no optimizer holds.
@@ -78,6 +74,9 @@ class SpectralClip(Callback):
         max: float = math.inf,
         *,
         weights: str | Sequence[str] = "*",
+        dense: str | Sequence[str] = (),
+        tolerance: float = 0.01,
+        per_gate: bool = False,
         project_dense: bool = False,
         renormalize: bool = False,
     ) -> None:
@@ -86,29 +85,43 @@ class SpectralClip(Callback):
         self.min = min
         self.max = max
         self.weights = as_patterns("weights", weights)
+        self.dense = as_patterns("dense", dense)
+        self.tolerance = tolerance
+        self.per_gate = per_gate
+        if self.dense and min == 0:
+            check_cap(max, tolerance)
         self.project_dense = project_dense
         self.renormalize = renormalize
         self._handles: list[RemovableHandle] = []
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Checks that what is asked can be done, before anything is trained."""
-        trained, plain = self._chosen(pl_module)
-        warn_unmatched("weights", self.weights, [*trained, *plain], "weight to clip")
+        trained = parametrized_weights(pl_module, self.weights)
+        projected = plain_weights(pl_module, self.weights) if self.project_dense else {}
+        warn_unmatched("weights", self.weights, [*trained, *projected], "weight to clip")
+        warn_unmatched("dense", self.dense, plain_weights(pl_module, self.dense), "plain weight")
         for parametrization in trained.values():
             parametrization.check_clip(self.min, self.max)
-        for option, asked in (("project_dense", self.project_dense), ("renormalize", self.renormalize)):
-            if asked and (has_flat_shards(trainer) or any(map(is_shard, pl_module.parameters()))):
+        flat = has_flat_shards(trainer)
+        for option, asked, sharded in (
+            ("project_dense", self.project_dense, flat),
+            ("renormalize", self.renormalize, flat or any(map(is_shard, pl_module.parameters()))),
+        ):
+            if asked and sharded:
                 raise ValueError(
                     f"{option}: expected False for a sharded model, no rank of which holds a whole column."
                 )
+        if self.dense and flat:
+            raise ValueError("dense: expected no pattern under FSDPStrategy, whose flat shards have no columns.")
         self._check_averages(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Clips what training begins with, averages too, and hooks the optimizers."""
         warn_untrained(pl_module, trainer.optimizers)
         warn_unpruned(trainer, pl_module)
-        trained, plain = self._chosen(pl_module)
+        trained = parametrized_weights(pl_module, self.weights)
         optimizers = trainer.optimizers
+        hold_plain = self._hold_plain(pl_module)
         sides: dict[str, Tensor] = {}
 
         def before(*step: Any) -> None:
@@ -119,15 +132,14 @@ class SpectralClip(Callback):
         def clip(*step: Any) -> None:
             for name, parametrization in trained.items():
                 self._clip(parametrization, optimizers, sides.get(name))
-            for module, weight in plain.values():
-                project = partial(project_, weight, matrices_of(module, weight), self.min, self.max)
-                hold_(weight, optimizers, project)
+            hold_plain(optimizers)
             sides.clear()
 
         clip()
         for average in averaged_models(trainer):
-            for parametrization in self._chosen(average)[0].values():
+            for parametrization in parametrized_weights(average, self.weights).values():
                 parametrization.clip_(self.min, self.max)
+            self._hold_plain(average)(())
         self._unhook()
         for optimizer in optimizers:
             self._handles += [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(clip)]
@@ -163,48 +175,42 @@ class SpectralClip(Callback):
     def _check_averages(self, trainer: Trainer) -> None:
         """Refuses averages that would leave the range."""
         averaging = [*averaging_callbacks(trainer), *filter(averages_itself, trainer.optimizers)]
-        if self.project_dense and self.min > 0 and averaging:
-            raise ValueError(
-                f"project_dense: expected min=0 beside {type(averaging[0]).__name__}, whose averages of plain weights "
-                "can have any smaller σ; register these weights, or leave the averaging."
-            )
-        for optimizer in filter(averages_itself, trainer.optimizers):
-            name = type(optimizer).__name__
-            if any(share_of_average(group) is None for group in optimizer.param_groups):
+        for option, asked in (("project_dense", self.project_dense), ("dense", self.dense)):
+            if asked and self.min > 0 and averaging:
                 raise ValueError(
-                    f"SpectralClip: expected an optimizer that says how it averages, got {name}; give the weights a "
-                    "σ map with the range, such as Interval(min, max), or take another optimizer."
+                    f"{option}: expected min=0 beside {type(averaging[0]).__name__}, whose averages of plain weights "
+                    "can have any smaller σ; register these weights, or leave the averaging."
                 )
+        check_averages("SpectralClip", trainer.optimizers)
+        for optimizer in filter(averages_itself, trainer.optimizers):
             if self.renormalize:
+                name = type(optimizer).__name__
                 raise ValueError(f"renormalize: expected False beside {name}, which averages reflectors of any length.")
 
-    def _chosen(
-        self, model: nn.Module
-    ) -> tuple[dict[str, SVDParametrization], dict[str, tuple[nn.Module, nn.Parameter]]]:
-        plain = plain_weights(model, self.weights) if self.project_dense else {}
-        return parametrized_weights(model, self.weights), plain
+    def _hold_plain(self, model: nn.Module) -> Callable[[Sequence[Optimizer]], None]:
+        """What moves σ of the plain weights of a model into range."""
+        exactly = plain_weights(model, self.weights) if self.project_dense else {}
+        dense = plain_weights(model, self.dense)
+        projected = [(weight, matrices_of(module, weight)) for module, weight in exactly.values()]
+        if self.min > 0:
+            chunks = {name: blocks_of(module, name.rpartition(".")[2]) for name, (module, _) in dense.items()}
+            projected += [
+                (weight, matrices_of(module, weight, chunks[name] if self.per_gate else 1))
+                for name, (module, weight) in dense.items()
+            ]
+        cap = None
+        if self.min == 0 and dense:
+            cap = SpectralCap(model, self.max, dense=self.dense, tolerance=self.tolerance, per_gate=self.per_gate)
+
+        def hold(optimizers: Sequence[Optimizer]) -> None:
+            for weight, matrices in projected:
+                hold_(weight, optimizers, partial(project_, weight, matrices, self.min, self.max))
+            if cap is not None:
+                cap.hold_(optimizers)
+
+        return hold
 
     def _unhook(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-
-
-@torch.no_grad()
-def project_(weight: Tensor, matrices: Matrices, min: float, max: float) -> None:
-    """Moves the singular values of a plain weight into [min, max], in place: the nearest such weight.
-
-    What is not finite has none and stays as it is.
-
-    Args:
-        weight: of the shape that ``matrices`` is for.
-        matrices: how it is read.
-        min: the least singular value to leave.
-        max: the greatest.
-    """
-    if not weight.isfinite().all():
-        return
-    u, sigma, vh = torch.linalg.svd(matrices.of(wide(weight)), full_matrices=False)
-    clipped = sigma.clamp(min, max)
-    if not torch.equal(clipped, sigma):
-        weight.copy_(matrices.to_weight((u * clipped.unsqueeze(-2)) @ vh))

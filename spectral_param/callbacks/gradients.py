@@ -13,13 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from spectral_param.callbacks.logging import current_step
-from spectral_param.callbacks.patterns import (
-    as_patterns,
-    matches,
-    owner_of,
-    parametrized_weights,
-    warn_unmatched,
-)
+from spectral_param.callbacks.patterns import warn_unmatched
 from spectral_param.callbacks.recorder import Recorder
 from spectral_param.callbacks.sharded_sigma import has_flat_shards
 from spectral_param.callbacks.through_time.norms import (
@@ -33,6 +27,7 @@ from spectral_param.callbacks.through_time.norms import (
 from spectral_param.callbacks.through_time.taps import RECURRENT, Taps, is_compiled
 from spectral_param.parametrization.lookup import named_modules
 from spectral_param.report.history import LOSS
+from spectral_param.spectrum.patterns import as_patterns, matches, owner_of, parametrized_weights
 from spectral_param.torch_state.shards import is_shard
 
 

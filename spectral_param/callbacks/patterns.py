@@ -1,64 +1,18 @@
-"""Which weights of a model a callback works on, by shell-style patterns of their names."""
+"""What a callback says of weights that it cannot work on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Sequence
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelPruning
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
-from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
 
 from spectral_param.optimizers import STEP_RATES
-from spectral_param.parametrization.blocks import matrices_of
-from spectral_param.parametrization.lookup import named_modules, svd_parametrizations
 from spectral_param.parametrization.step_rates import ADAM
-from spectral_param.parametrization.svd import SVDParametrization
-
-
-def as_patterns(name: str, patterns: str | Sequence[str]) -> tuple[str, ...]:
-    """Checks an option that takes one pattern or several.
-
-    Raises:
-        TypeError: if it is neither a string nor a sequence of strings.
-    """
-    if isinstance(patterns, str):
-        return (patterns,)
-    if isinstance(patterns, Sequence) and all(isinstance(pattern, str) for pattern in patterns):
-        return tuple(patterns)
-    raise TypeError(f"{name}: expected a name pattern or a sequence of them, got {patterns!r}.")
-
-
-def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a name fits one of the patterns; case counts."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def parametrized_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str, SVDParametrization]:
-    """The chosen weights in SVD form, by qualified name, each once."""
-    return {name: held for name, held in svd_parametrizations(model) if matches(name, patterns)}
-
-
-def plain_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str, tuple[nn.Module, nn.Parameter]]:
-    """The chosen parameters that no parametrization holds and that registration would take, with their modules.
-
-    These are the ones that :func:`~spectral_param.parametrization.blocks.matrices_of` reads as matrices: neither
-    vectors nor, say, a table of positions in three dimensions.
-    """
-    return {
-        name: (module, parameter)
-        for name, module, parameter in _owned_parameters(model)
-        if matches(name, patterns) and _is_read_as_matrices(module, parameter)
-    }
-
-
-def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The module that has a weight, and the weight's name there, from its qualified name in the model."""
-    prefix, _, tensor_name = name.rpartition(".")
-    return dict(named_modules(model))[prefix], tensor_name
+from spectral_param.spectrum.patterns import matches, parametrized_weights
 
 
 def warn_unmatched(option: str, patterns: Sequence[str], names: Iterable[str], what: str) -> None:
@@ -124,24 +78,3 @@ def warn_unpruned(trainer: Trainer, model: nn.Module) -> None:
             f"ModelPruning passes over {', '.join(weights)}, which are computed from factors: prune them after "
             "remove_svd_parametrization."
         )
-
-
-def _is_read_as_matrices(module: nn.Module, parameter: nn.Parameter) -> bool:
-    if nn.parameter.is_lazy(parameter):
-        return False
-    try:
-        matrices_of(module, parameter)
-    except ValueError:
-        return False
-    return True
-
-
-def _owned_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Parameter]]:
-    seen = set()
-    for prefix, module in named_modules(model):
-        if isinstance(module, ParametrizationList):
-            continue
-        for name, parameter in module.named_parameters(recurse=False):
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                yield f"{prefix}.{name}" if prefix else name, module, parameter

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from spectral_param.callbacks.logging import write
-from spectral_param.callbacks.patterns import as_patterns, parametrized_weights, warn_unmatched
+from spectral_param.callbacks.patterns import warn_unmatched
 from spectral_param.callbacks.sharded_sigma import trained_singular_values
 from spectral_param.sigma import SigmaMap
+from spectral_param.spectrum.patterns import as_patterns, parametrized_weights
 
 
 class SpectralPenalty(Callback):

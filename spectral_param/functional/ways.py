@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.functional import pad
@@ -129,6 +130,49 @@ def spares_the_weight(way: Way, u: ReflectorProduct, sigma: Tensor, v: Reflector
     return is_less_work(sizes, vectors)
 
 
+def spares_the_sum(sizes: Sizes, rank: int, vectors: int) -> bool:
+    """Whether so many vectors have less work with ``W₀ x + L (Rᵀ x)`` than with the sum ``W₀ + L Rᵀ`` built for them.
+
+    Counted in multiplications of a training step: ``3 N s (p + q)`` beside W₀, or ``3 s p q`` for W and ``N p q`` for
+    its gradient, L and R having ``s = r + m₁ + m₂`` columns.
+
+    Args:
+        sizes: of a block.
+        rank: r, how many σ are trained.
+        vectors: N, how many meet W in one forward.
+
+    Example:
+        >>> from spectral_param.functional.ways import spares_the_sum
+        >>> from spectral_param.sizes import Sizes
+        >>> spares_the_sum(Sizes(512, 512, 8, 8), 8, 10_000), spares_the_sum(Sizes(64, 64, 8, 8), 64, 10_000)
+        (True, False)
+    """
+    p, q, m1, m2 = sizes
+    s = rank + m1 + m2
+    return 3 * vectors * s * (p + q) < 3 * s * p * q + vectors * p * q
+
+
+SURELY_SPARE_NOT = 40_000
+"""So many numbers of input never do: to make L and R takes the time of so many multiplications a row and column."""
+
+
+def spares_a_kept_weight(sizes: Sizes, vectors: int) -> bool:
+    """Whether so many vectors have less work without W, and without gradients, than with a W that is there already.
+
+    Args:
+        sizes: of W.
+        vectors: how many meet W in one forward.
+
+    Example:
+        >>> from spectral_param.functional.ways import spares_a_kept_weight
+        >>> from spectral_param.sizes import Sizes
+        >>> [spares_a_kept_weight(Sizes(1024, 1024, 16, 16), vectors) for vectors in (1, 64, 1024)]
+        [False, False, True]
+    """
+    p, q, m1, m2 = sizes
+    return is_thin(sizes, vectors) and (2.5 * vectors * max(m1, m2) + SURELY_SPARE_NOT) * (p + q) < vectors * p * q
+
+
 def spares_a_recurrence(sizes: Sizes, device: str) -> bool:
     """Whether the steps of a recurrence have less work with ``σ h - L (Rᵀ h)`` than with W; see Note [Measurements].
 
@@ -201,7 +245,7 @@ def apply(
 
 
 def is_frozen(u: ReflectorProduct) -> bool:
-    """Whether the reflectors are a plain tensor that nothing trains, and no mode looks on.
+    """Whether the reflectors are a plain tensor that nothing trains, and neither compiler nor mode looks on.
 
     Example:
         >>> import torch
@@ -213,7 +257,7 @@ def is_frozen(u: ReflectorProduct) -> bool:
     packed = u.packed
     if packed.requires_grad or type(packed) not in (Tensor, Parameter):
         return False
-    return not packed.is_inference() and not under_dispatch_mode()
+    return not (torch.compiler.is_compiling() or packed.is_inference() or under_dispatch_mode())
 
 
 def is_low_rank(sizes: Sizes) -> bool:

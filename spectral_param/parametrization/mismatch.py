@@ -42,10 +42,20 @@ def warn_of_differences(blocks: Tensor, factors: Factors, sizes: Sizes, sigma_ma
         if error > APPROXIMATE:
             warnings.warn(
                 f"reflectors=({sizes.m1}, {sizes.m2}) of {sizes.k} turn U and V too little to meet the weight: "
-                f"it changes by {error:.1%} in the Frobenius norm.",
+                f"it changes by {error:.1%} in the Frobenius norm; base='frozen' keeps it.",
                 TooFewReflectors,
                 stacklevel=4,
             )
+    warn_of_moved_sigma(sigma, sigma_map)
+
+
+def warn_of_moved_sigma(sigma: Tensor, sigma_map: SigmaMap) -> None:
+    """Warns if the range of the σ map keeps some σ from what they should be.
+
+    Args:
+        sigma: (…, k), of any sign.
+        sigma_map: the σ map.
+    """
     moved = (sigma_map(sigma_map.inverse(sigma)) - sigma).abs()
     count = int((moved > 1e-6 * sigma.abs().amax().clamp_min(1.0)).sum())
     if count:
@@ -53,7 +63,7 @@ def warn_of_differences(blocks: Tensor, factors: Factors, sizes: Sizes, sigma_ma
             f"{sigma_map}: {count} of {sigma.numel()} σ of the weight lie outside its range "
             f"and start inside it, moved by up to {moved.amax():.3g}.",
             SigmaMoved,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

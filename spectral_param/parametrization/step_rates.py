@@ -35,9 +35,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectral_param.functional.factorization import ReflectorProduct
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.torch_state.modes import has_numbers
+from spectral_param.torch_state.shards import whole
 
 _LEAST_SIGMA = 0.1  # a weight that starts at zero, as a residual branch may, has no scale yet
 _LEAST_SLOPE = 1e-3  # as of a σ at the edge of its range
@@ -92,15 +92,14 @@ class StepRates(NamedTuple):
         """
         if not all(map(has_numbers, parametrization.factors)):
             raise ValueError("model: expected weights with numbers to take rates from, got some on the meta device.")
-        u, raw, v = parametrization.parts
-        scale, k = _scale(parametrization, raw.detach()), parametrization.sizes.k
-        found = []
-        if u.m:
-            found.append(self.reflectors(scale, _reflectors(u, k)))
-        if parametrization.raw_sigma is not None:
-            found.append(self.sigma(scale))
-        if v.m:
-            found.append(self.reflectors(scale, _reflectors(v, k)))
+        scale, found = _scale(parametrization), []
+        k, chunks = min(parametrization.shape), parametrization.chunks
+        at_u, at_sigma, at_v = parametrization.layout.places
+        (p, q), (m1, m2) = parametrization.shape, parametrization.reflectors
+        for place, n, m in ((at_u, p, m1), (at_sigma, 0, 0), (at_v, q, m2)):
+            if place >= 0:
+                factor = whole(parametrization.factors[place].detach())
+                found.append(self.reflectors(scale, _reflectors(factor, n, k, m, chunks)) if m else self.sigma(scale))
         return tuple(found)
 
 
@@ -118,30 +117,27 @@ ADAFACTOR = StepRates(
 )
 
 
-def _scale(parametrization: SVDParametrization, raw: Tensor) -> _Scale:
-    sigma_map = parametrization.sigma_map
-    sigma = parametrization.sigma.detach()
-    slope = 1.0
-    if sigma_map.trained:
+def _scale(parametrization: SVDParametrization) -> _Scale:
+    sigma_map, raw = parametrization.sigma_map, parametrization.raw_sigma
+    size, slope = 0.0, 1.0
+    if raw is not None:
         with torch.enable_grad():
-            raw = raw.double().requires_grad_()
+            raw = whole(raw.detach()).double().requires_grad_()
             [slopes] = torch.autograd.grad(sigma_map(raw).sum(), raw)
-        slope = max(_rms(slopes), _LEAST_SLOPE)
+        size, slope = _rms(raw.detach()), max(_rms(slopes), _LEAST_SLOPE)
     half = torch.as_tensor((sigma_map.high - sigma_map.low) / 2)
     return _Scale(
         width=math.sqrt(max(parametrization.shape)),
-        sigma=max(_rms(sigma), _LEAST_SIGMA),
-        raw=_rms(raw),
+        sigma=max(parametrization.size_of_sigma, _LEAST_SIGMA),
+        raw=size,
         slope=slope,
         reach=half.clamp(max=1.0).double().mean().item(),
     )
 
 
-def _reflectors(side: ReflectorProduct, k: int) -> _Reflectors:
-    packed = side.packed.detach()
-    columns = packed.numel() // packed.shape[-1] * side.m
-    length = math.sqrt(packed.double().square().sum().item() / columns)
-    return _Reflectors(math.sqrt(k / side.m), moves=2 + 6 * k / side.n, entry=_rms(packed), length=length)
+def _reflectors(packed: Tensor, n: int, k: int, m: int, chunks: int) -> _Reflectors:
+    length = math.sqrt(packed.double().square().sum().item() / (m * chunks))
+    return _Reflectors(few=math.sqrt(k / m), moves=2 + 6 * k / n, entry=_rms(packed), length=length)
 
 
 def _rms(tensor: Tensor) -> float:

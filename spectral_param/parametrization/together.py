@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from spectral_param.functional.factorization import ReflectorProduct
 from spectral_param.functional.ways import Way, build, is_frozen, way_to_build
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.sigma import SigmaMap
 from spectral_param.sizes import Sizes
 from spectral_param.torch_state.higher_order import must_run_again
@@ -188,7 +189,13 @@ def _registered(model: nn.Module) -> Iterator[nn.Module]:
 def _alone(held: nn.Module) -> SVDParametrization | None:
     """The SVD, if W is one block of it and nothing more, and nobody listens."""
     p: Any = held._modules["0"]
-    if len(held._modules) > 1 or p.chunks > 1 or "forward" in held.__dict__ or "forward" in p.__dict__:
+    if (
+        len(held._modules) > 1
+        or p.chunks > 1
+        or isinstance(p, TurnedParametrization)
+        or "forward" in held.__dict__
+        or "forward" in p.__dict__
+    ):
         return None
     sigma_map: Any = p._modules["sigma_map"]
     if (sigma_map._parameters or sigma_map._modules) and next(sigma_map.parameters(), None) is not None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,10 +14,13 @@ from spectral_param.parametrization.blocks import has_channels_last, matrices_of
 from spectral_param.parametrization.lookup import is_registered, registered_names
 from spectral_param.parametrization.starting import has_real_numbers
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.parametrization.turned import TurnedParametrization
+from spectral_param.registration.counts import check_trained, counts_of, even_counts, integer, rank_of
 from spectral_param.registration.injection.install import install, uninstall
 from spectral_param.registration.injection.sole_holder import check_sole_holder
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
 from spectral_param.sigma import SigmaMap, Unconstrained
+from spectral_param.torch_state.quantized import is_quantized
 
 
 def register_svd_parametrization(
@@ -32,6 +33,8 @@ def register_svd_parametrization(
     init: str = "weight",
     train: str = "all",
     matrix_free: bool | None = None,
+    base: str | None = None,
+    rank: int | None = None,
 ) -> nn.Module:
     r"""Keeps a weight as ``W = U diag(σ) Vᵀ``, U and V products of Householder reflectors (Eqs. 7 and 8 of the paper).
 
@@ -61,6 +64,14 @@ def register_svd_parametrization(
             ``torch.func`` looks on. ``None``: whichever is less work for the number of vectors, see
             :func:`spectral_param.functional.ways.is_less_work`; W under autocast and in half precision. The results are
             the same to rounding.
+        base: ``None``: the factors are all there is. ``"frozen"``: the weight stays as it is, in its own dtype and
+            untrained, and what is trained turns it and moves its leading σ, for existing weights that few reflectors
+            would change: ``W = Q_u (W₀ + U_r diag(δ) V_rᵀ) Q_vᵀ``, which starts at W₀. ``reflectors`` are then even
+            numbers up to p and q, of full length (``None``: 8, or as many as there can be; 0 for none on that side),
+            ``train`` chooses between σ and reflectors, whatever the weight required, and ``init`` is ``"weight"``. The
+            dtype of what is trained is float32, or float64 for a float64 weight.
+        rank: with a frozen base, how many leading σ are trained, from 0 to min(p, q); the σ map is theirs, and the
+            others stay. ``None``: 32, or all of fewer.
 
     Returns:
         ``module``.
@@ -98,6 +109,8 @@ def register_svd_parametrization(
         init=init,
         train=train,
         matrix_free=matrix_free,
+        base=base,
+        rank=rank,
     )
     return module
 
@@ -112,13 +125,15 @@ def replace_weight(
     init: str = "weight",
     train: str = "all",
     matrix_free: bool | None = None,
+    base: str | None = None,
+    rank: int | None = None,
 ) -> nn.Parameter:
     """Does what :func:`register_svd_parametrization` does, and hands over the weight that was there.
 
     A caller that held it beforehand would look like somebody else, for whom all objects are searched.
     """
-    weight = _parameter(module, tensor_name)
-    chunks = _integer("chunks", chunks, "an integer")
+    weight = _parameter(module, tensor_name, base)
+    chunks = integer("chunks", chunks, "an integer")
     matrices = matrices_of(module, weight, chunks)
     if sigma is not None and not isinstance(sigma, SigmaMap):
         raise TypeError(f"sigma: expected a σ map or None, got {type(sigma).__name__}.")
@@ -128,20 +143,29 @@ def replace_weight(
         raise ValueError(f"train: expected 'all', 'sigma' or 'reflectors', got {train!r}.")
     if not (matrix_free is None or isinstance(matrix_free, bool)):
         raise TypeError(f"matrix_free: expected None, True or False, got {type(matrix_free).__name__}.")
-    k = min(matrices.p, matrices.q)
+    if base not in (None, "frozen"):
+        raise ValueError(f"base: expected None or 'frozen', got {base!r}.")
     sigma_map = Unconstrained() if sigma is None else copy.deepcopy(sigma)
-    sigma_map.check(k, matrices.count)
-    if train == "sigma" and not sigma_map.trained:
-        raise ValueError(f"train: 'sigma' leaves nothing to train with {sigma_map}.")
-    parametrization = SVDParametrization(
-        matrices,
-        _counts(reflectors, k),
-        sigma_map,
-        init=init,
-        dtype=weight.dtype,
-        matrix_free=matrix_free,
-        channels_last=has_channels_last(weight),
-    )
+    shared: dict[str, Any] = {
+        "dtype": weight.dtype,
+        "matrix_free": matrix_free,
+        "channels_last": has_channels_last(weight),
+    }
+    if base == "frozen":
+        if init != "weight":
+            raise ValueError(f"init: expected 'weight' with base='frozen', which keeps the weight, got {init!r}.")
+        counts, r = even_counts(reflectors, matrices), rank_of(rank, matrices)
+        check_trained(train, counts, r, sigma_map)
+        sigma_map.check(r, matrices.count)
+        parametrization: SVDParametrization = TurnedParametrization(matrices, counts, sigma_map, r, **shared)
+    else:
+        if rank is not None:
+            raise ValueError(f"rank: expected None without base='frozen', got {rank!r}.")
+        sigma_map.check(min(matrices.p, matrices.q), matrices.count)
+        if train == "sigma" and not sigma_map.trained:
+            raise ValueError(f"train: 'sigma' leaves nothing to train with {sigma_map}.")
+        counts = counts_of(reflectors, min(matrices.p, matrices.q))
+        parametrization = SVDParametrization(matrices, counts, sigma_map, init=init, **shared)
     with torch.inference_mode(False):  # factors made within it would never get a gradient
         start = parametrization.starting_factors(weight.clone() if weight.is_inference() else weight)
         install(module, tensor_name, parametrization, start)
@@ -190,7 +214,7 @@ def remove_svd_parametrization(
 # ------------------------------------------------------------------------------------------------- reading arguments
 
 
-def _parameter(module: nn.Module, tensor_name: str) -> nn.Parameter:
+def _parameter(module: nn.Module, tensor_name: str, base: str | None) -> nn.Parameter:
     """The parameter to register on, or an error that says what stands in its place."""
     if not isinstance(module, nn.Module):
         raise TypeError(f"module: expected a torch.nn.Module, got {type(module).__name__}.")
@@ -216,29 +240,9 @@ def _parameter(module: nn.Module, tensor_name: str) -> nn.Parameter:
         raise ValueError(f"module: {needs_plain}.")
     if is_traceable_wrapper_subclass(weight):
         kind = type(weight).__name__
-        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a {kind}; register before sharding.")
+        if not is_quantized(weight):
+            raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a {kind}; register before sharding.")
+        if base != "frozen" or type(module).forward is not nn.Linear.forward:
+            what = f"{tensor_name!r} of {owner} is a {kind}"
+            raise ValueError(f"tensor_name: {what}, quantized; base='frozen' keeps such a one, in an nn.Linear.")
     return weight
-
-
-def _counts(reflectors: Any, k: int) -> tuple[int, int]:
-    if reflectors is None:
-        return k, k
-    is_pair = isinstance(reflectors, Sequence) and not isinstance(reflectors, str)
-    expected = "None, an integer or a pair of integers"
-    pair = [_integer("reflectors", m, expected) for m in (reflectors if is_pair else (reflectors, reflectors))]
-    if len(pair) != 2 or not all(0 <= m <= k for m in pair) or not any(pair):
-        raise ValueError(
-            f"reflectors: expected a number from 1 to {k}, or a pair from 0 to {k} that is not (0, 0), "
-            f"got {reflectors!r}."
-        )
-    return pair[0], pair[1]
-
-
-def _integer(name: str, value: Any, expected: str) -> int:
-    """An int from any whole number, such as NumPy's."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}.") from None

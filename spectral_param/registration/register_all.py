@@ -22,6 +22,7 @@ from spectral_param.registration.report import RegistrationReport, warn_of_chang
 from spectral_param.sigma import SigmaMap
 from spectral_param.torch_state.modes import has_numbers
 from spectral_param.torch_state.precision import wide
+from spectral_param.torch_state.quantized import numbers
 
 
 def register_all(
@@ -32,6 +33,8 @@ def register_all(
     sigma: SigmaMap | None = None,
     init: str = "weight",
     train: str = "all",
+    base: str | None = None,
+    rank: int | None = None,
 ) -> RegistrationReport:
     """Registers an SVD parametrization on all weights of a model that are picked, or on none if one fails.
 
@@ -55,6 +58,8 @@ def register_all(
         sigma: σ map, of which each weight has its own copy; ``None``: :class:`~spectral_param.Unconstrained`.
         init: ``"weight"``: start from the present weights; ``"orthogonal"``: U and V random, σ at the map's start.
         train: ``"all"``, ``"sigma"`` or ``"reflectors"``: what of each weight is trained.
+        base: ``"frozen"``: the weights stay as they are, and what is trained turns them and moves their leading σ.
+        rank: how many σ of each are trained then, or as many as a weight has.
 
     Returns:
         What was taken, how much it changed, and what was passed over for which reason.
@@ -82,15 +87,15 @@ def register_all(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
-    chosen, passed_over = choose(model, where)
-    settings = {"sigma": sigma, "init": init, "train": train}
-    changed = _register(chosen, reflectors, settings)
+    chosen, passed_over = choose(model, where, base)
+    settings = {"sigma": sigma, "init": init, "train": train, "base": base}
+    changed = _register(chosen, reflectors, rank, settings)
     names = {place.name for place in chosen}
     taken = {name: parametrization for name, parametrization in svd_parametrizations(model) if name in names}
     return RegistrationReport(taken, passed_over, changed)
 
 
-def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]) -> dict[str, float]:
+def _register(chosen: Sequence[Place], reflectors: Any, rank: Any, settings: dict[str, Any]) -> dict[str, float]:
     """Registers all or, should anything be raised, puts the parameters back that were there; says what changed."""
     before, changed = [], {}
     told: dict[str, list[warnings.WarningMessage]] = {}
@@ -103,10 +108,8 @@ def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]
                 chunks = blocks_of(place.module, place.tensor_name)
                 with warnings.catch_warnings(record=True) as told[place.name]:
                     warnings.simplefilter("always")
-                    counts = _at_most(reflectors, place, chunks)
-                    weight = replace_weight(
-                        place.module, place.tensor_name, reflectors=counts, chunks=chunks, **settings
-                    )
+                    asked = _at_most(reflectors, rank, place, chunks, settings["base"])
+                    weight = replace_weight(place.module, place.tensor_name, chunks=chunks, **asked, **settings)
                 before.append((place, weight))
                 parametrization = SVDParametrization.alone_on(place.module, place.tensor_name)
                 if parametrization is not None and settings["init"] == "weight" and not weight.is_meta:
@@ -126,17 +129,23 @@ def _register(chosen: Sequence[Place], reflectors: Any, settings: dict[str, Any]
 def _change(parametrization: SVDParametrization, weight: Tensor) -> float:
     if not has_numbers(weight):
         return 0.0
-    return relative_difference(wide(parametrization(*parametrization.factors)), wide(weight))
+    return relative_difference(wide(parametrization(*parametrization.factors)), wide(numbers(weight)))
 
 
-def _at_most(reflectors: Any, place: Place, chunks: int) -> Any:
-    """The reflectors asked for, or as many as the weight can have; what is no count is left to be refused."""
-    counts = (reflectors,) if isinstance(reflectors, Integral) else reflectors
-    if not isinstance(counts, (list, tuple)) or not all(isinstance(m, Integral) for m in counts):
-        return reflectors
+def _at_most(reflectors: Any, rank: Any, place: Place, chunks: int, base: str | None) -> dict[str, Any]:
+    """The numbers asked for, or as many as the weight can have; what is no number is left to be refused."""
+    asked = {"reflectors": reflectors, "rank": rank}
     weight = place.weight
     if isinstance(weight, nn.parameter.UninitializedParameter):
-        return reflectors
+        return asked
     matrices = matrices_of(place.module, weight, chunks)
-    capped = tuple(min(m, matrices.p, matrices.q) for m in counts)
-    return capped[0] if isinstance(reflectors, Integral) else capped
+    k = min(matrices.p, matrices.q)
+    most = (matrices.p // 2 * 2, matrices.q // 2 * 2) if base == "frozen" else (k, k)
+    if isinstance(reflectors, Integral):
+        left, right = (min(reflectors, limit) for limit in most)
+        asked["reflectors"] = left if left == right else (left, right)
+    elif isinstance(reflectors, (list, tuple)) and [isinstance(m, Integral) for m in reflectors] == [True, True]:
+        asked["reflectors"] = tuple(map(min, reflectors, most))
+    if isinstance(rank, Integral):
+        asked["rank"] = min(rank, k)
+    return asked

@@ -70,7 +70,8 @@ def warn_of_changes(
     if causes:
         most = max({*few, *moved}, key=lambda name: changed.get(name, 0.0))
         causes.append(f"{most} changes most, by {percent(changed[most])}; the report names the others.")
-        warn(f'{" ".join(causes)} To begin with weights drawn anew: init="orthogonal".')
+        keeping = ' To keep them: base="frozen".' if few else ""
+        warn(f'{" ".join(causes)}{keeping} To begin with weights drawn anew: init="orthogonal".')
     for (category, message), names in weights.items():
         warn(f"{some_of(names)}: {message}", category)
 

@@ -11,7 +11,9 @@ from spectral_param.functional.frozen import FrozenProduct
 from spectral_param.parametrization.blocks import Matrices
 from spectral_param.parametrization.factors import Layout
 from spectral_param.parametrization.kept_weight import KeptWeight
+from spectral_param.parametrization.remaining import RemainingSpectrum
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.injection.shared_class import Unfilled, rebuild
 from spectral_param.registration.injection.svd_list import SVDList
 from spectral_param.sizes import Sizes
@@ -41,5 +43,6 @@ def safe_globals() -> list[Any]:
         True
     """
     maps = [getattr(sigma, name) for name in sigma.__all__ if name != "SigmaMap"]
-    held = [SVDParametrization, SVDList, nn.ModuleDict, Matrices, Layout, Sizes, FrozenProduct, KeptWeight]
-    return [rebuild, Unfilled, *held, *maps]
+    held = [SVDParametrization, TurnedParametrization, SVDList, nn.ModuleDict, Matrices, Layout, Sizes]
+    kept = [FrozenProduct, KeptWeight, RemainingSpectrum]
+    return [rebuild, Unfilled, *held, *kept, *maps]

@@ -50,16 +50,29 @@ def write_report(run: Run, path: str | Path, album: Mapping[str, Figure] | None 
         >>> path.read_text(encoding="utf-8")[:15]
         '<!DOCTYPE html>'
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = page(run, draw(run) if album is None else album)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")  # so that what stands under the name is always whole
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return path
+    return _write(page(run, draw(run) if album is None else album), path)
+
+
+def write_table(rows: Sequence[Mapping[str, Any]], path: str | Path, title: str) -> Path:
+    """Writes a page with one table, whole or not at all.
+
+    Args:
+        rows: plain values by heading, the same headings in each.
+        path: the file to write, or to replace; its folder is made where it is missing.
+        title: of the page.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> import tempfile
+        >>> from spectral_param.report.page import write_table
+        >>> path = write_table([{"weight": "fc", "max": 2.0}], f"{tempfile.mkdtemp()}/page.html", "Singular values")
+        >>> "<td>fc</td>" in path.read_text(encoding="utf-8")
+        True
+    """
+    table = _table([name.replace("_", " ") for name in rows[0]], [list(row.values()) for row in rows])
+    return _write(_document(title, f'<div class="wide">{table}</div>\n'), path)
 
 
 def rebuild(folder: str | Path, path: str | Path | None = None) -> Path:
@@ -79,19 +92,37 @@ def rebuild(folder: str | Path, path: str | Path | None = None) -> Path:
     return write_report(read_run(folder), path or Path(folder) / FILE_NAME)
 
 
+def _write(text: str, path: str | Path) -> Path:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")  # so that what stands under the name is always whole
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return path
+
+
 def page(run: Run, album: Mapping[str, Figure]) -> str:
     """The page as HTML, with nothing that is not in it."""
     title = f"Singular values of {run.name}" if run.name else "Singular values"
     pictures = "".join(_section(name, _image(figure, name)) for name, figure in album.items())
+    return _document(
+        title,
+        _section("Weights at the last reading", _weights(run))
+        + pictures
+        + _section("Settings", _table(("name", "value"), run.settings.items()))
+        + _section("Software", _table(("package", "version"), run.versions.items())),
+    )
+
+
+def _document(title: str, body: str) -> str:
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{html.escape(title)}</h1>\n"
-        + _section("Weights at the last reading", _weights(run))
-        + pictures
-        + _section("Settings", _table(("name", "value"), run.settings.items()))
-        + _section("Software", _table(("package", "version"), run.versions.items()))
-        + "</body>\n</html>\n"
+        f"{body}</body>\n</html>\n"
     )
 
 

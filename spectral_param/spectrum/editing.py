@@ -1,30 +1,45 @@
-"""Changing registered weights in place, and a penalty that does it softly."""
+"""Changing weights in place, and a penalty that does it softly."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence, Sized
 
 import torch
 from torch import Tensor, nn
 
+from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.lookup import svd_parametrizations
+from spectral_param.spectrum.dense.projection import project_
+from spectral_param.spectrum.patterns import chosen_plain
+from spectral_param.torch_state.precision import wide
+from spectral_param.torch_state.shards import whole
+from spectral_param.torch_state.users_line import warn
 
 
-def clip_singular_values_(module: nn.Module, min: float = 0.0, max: float = math.inf) -> nn.Module:
+def clip_singular_values_(
+    module: nn.Module, min: float = 0.0, max: float = math.inf, *, dense: bool | str | Sequence[str] = False
+) -> nn.Module:
     """Moves every singular value of every registered weight into [min, max], in place; U and V stay.
 
-    σ keeps its sign; what lies inside keeps its bits. Elementwise, so right on every rank and on shards.
+    σ keeps its sign; what lies inside keeps its bits. Elementwise, so right on every rank and on shards. A plain weight
+    takes a ``torch.linalg.svd``; :class:`~spectral_param.SpectralCap` holds a cap on it in training for less.
 
     Args:
         module: a module, or a whole model.
         min: the least singular value to leave, at least 0.
         max: the greatest.
+        dense: whether plain weights are clipped too, or name patterns of those that are.
 
     Returns:
         ``module``.
 
     Raises:
+        TypeError: if ``dense`` is something else.
         ValueError: if not 0 ≤ min ≤ max, or if a σ map reaches no value in there; nothing is changed then.
+
+    Warns:
+        UserWarning: if there is nothing to clip.
 
     Example:
         >>> import torch
@@ -36,8 +51,14 @@ def clip_singular_values_(module: nn.Module, min: float = 0.0, max: float = math
         tensor([2.0000, 1.0000, 0.5000])
     """
     found = [parametrization for _, parametrization in svd_parametrizations(module)]
+    plain = chosen_plain(module, dense)
+    if not 0 <= min <= max:
+        raise ValueError(f"min, max: expected 0 <= min <= max, got {min} and {max}.")
     for parametrization in found:
         parametrization.check_clip(min, max)
+    _warn_of_nothing("clip_singular_values_", found, plain, dense)
+    for owner, weight in plain.values():
+        project_(weight, matrices_of(owner, weight), min, max)
     for parametrization in found:
         parametrization.clip_(min, max)
     return module
@@ -68,15 +89,24 @@ def renormalize_reflectors_(module: nn.Module) -> nn.Module:
     return module
 
 
-def spectral_penalty(module: nn.Module, center: float = 1.0) -> Tensor:
+def spectral_penalty(module: nn.Module, center: float = 1.0, *, dense: bool | str | Sequence[str] = False) -> Tensor:
     """Σ‖σ - center‖² over every registered weight: a soft pull on the singular values.
+
+    A plain weight takes a ``torch.linalg.svdvals``, and an SVD for its gradient.
 
     Args:
         module: a module, or a whole model.
         center: where σ is pulled to.
+        dense: whether plain weights are pulled too, or name patterns of those that are.
 
     Returns:
-        A scalar, differentiable; 0 where no weight is registered.
+        A scalar, differentiable; 0 where there is nothing to pull.
+
+    Raises:
+        TypeError: if ``dense`` is something else.
+
+    Warns:
+        UserWarning: if there is nothing to pull.
 
     Example:
         >>> import torch
@@ -86,8 +116,20 @@ def spectral_penalty(module: nn.Module, center: float = 1.0) -> Tensor:
         >>> spectral_penalty(register_svd_parametrization(layer)).item()
         4.0
     """
+    found = [parametrization for _, parametrization in svd_parametrizations(module)]
+    plain = chosen_plain(module, dense)
+    _warn_of_nothing("spectral_penalty", found, plain, dense)
     total = torch.zeros(())
-    for _, parametrization in svd_parametrizations(module):
-        term = (parametrization.sigma.abs() - center).square().sum()
-        total = total.to(term.device) + term
+    for sigma in (*(p.sigma.abs() for p in found), *(_plain_sigma(*owned) for owned in plain.values())):
+        total = total.to(sigma.device) + (sigma - center).square().sum()
     return total
+
+
+def _plain_sigma(module: nn.Module, weight: Tensor) -> Tensor:
+    return torch.linalg.svdvals(matrices_of(module, weight).of(wide(whole(weight))))
+
+
+def _warn_of_nothing(asked: str, found: Sized, plain: Sized, dense: bool | str | Sequence[str]) -> None:
+    if not found and not plain:
+        remedy = "dense=True takes plain ones." if dense is False else f"dense={dense!r} matches no plain one."
+        warn(f"{asked}: no weight is registered; {remedy}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spectral_param.spectrum.dense.tail import tail_of
+
 STATISTICS = (
     "sigma_max",
     "sigma_min",
@@ -13,6 +15,7 @@ STATISTICS = (
     "condition_number",
     "effective_rank",
 )
+SHAPE_STATISTICS = ("stable_rank", "tail_exponent", "tail_error")
 
 
 def spectral_statistics(sigma: Tensor, center: float = 1.0) -> dict[str, float]:
@@ -50,3 +53,26 @@ def spectral_statistics(sigma: Tensor, center: float = 1.0) -> dict[str, float]:
         torch.special.entr(share).sum(1).exp().mean(),
     )
     return {name: value.item() for name, value in zip(STATISTICS, values, strict=True)}
+
+
+def shape_statistics(sigma: Tensor) -> dict[str, float]:
+    """Says how singular values are spread, by the names of ``SHAPE_STATISTICS``; each is the mean over the blocks.
+
+    - ``stable_rank``: ‖W‖_F² / σ max², from 1 to k; NaN for a zero weight;
+    - ``tail_exponent``: α of the power law in the tail of σ², see :func:`~spectral_param.spectrum.dense.tail.tail_of`;
+    - ``tail_error``: the Kolmogorov-Smirnov distance of that fit. Far from 0 there is no power law, and α says nothing.
+
+    Args:
+        sigma: singular values, non-negative: (k,), or (blocks, k) for a weight made of blocks.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.callbacks import shape_statistics
+        >>> shape_statistics(torch.tensor([2.0, 1.0, 1.0]))["stable_rank"]
+        1.5
+    """
+    blocks = sigma.reshape(-1, sigma.shape[-1]).double()
+    shares = blocks / blocks.amax(1, keepdim=True)  # NaN where all are 0
+    tails = torch.tensor([tail_of(block)[:2] for block in blocks], dtype=torch.double).mean(0)
+    values = (shares.square().sum(1).mean(), *tails)
+    return {name: value.item() for name, value in zip(SHAPE_STATISTICS, values, strict=True)}

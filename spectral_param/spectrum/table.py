@@ -1,16 +1,21 @@
-"""The registered weights of a model in a table."""
+"""The weights of a model in a table."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.spectrum.patterns import chosen_plain
+from spectral_param.spectrum.statistics import shape_statistics, spectral_statistics
+from spectral_param.spectrum.whole_sigma import dense_singular_values
 
 
 class SpectralTable(list[dict[str, Any]]):
@@ -19,8 +24,10 @@ class SpectralTable(list[dict[str, Any]]):
     def __str__(self) -> str:
         if not self:
             return "no weight is registered"
-        total = dict.fromkeys(self[0], "") | {"weight": "total", "trained": sum(row["trained"] for row in self)}
-        lines = [list(self[0]), *([_in_words(name, value) for name, value in row.items()] for row in (*self, total))]
+        total = []
+        if "trained" in self[0]:
+            total = [dict.fromkeys(self[0], "") | {"weight": "total", "trained": sum(row["trained"] for row in self)}]
+        lines = [list(self[0]), *([_in_words(name, value) for name, value in row.items()] for row in (*self, *total))]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         texts = [not isinstance(value, (int, float)) for value in self[0].values()]
         return _printable("\n".join(_aligned(line, widths, texts) for line in lines))
@@ -28,19 +35,29 @@ class SpectralTable(list[dict[str, Any]]):
     __repr__ = __str__
 
 
-def spectral_table(model: nn.Module, center: float = 1.0) -> SpectralTable:
-    """Lists the registered weights of a model and their singular values, without a decomposition.
+def spectral_table(
+    model: nn.Module, center: float = 1.0, *, dense: bool | str | Sequence[str] = False
+) -> SpectralTable:
+    """Lists the registered weights of a model and their singular values, without a decomposition, and plain ones.
 
     On a sharded model a collective, so to be called on all ranks.
 
     Args:
         model: any module.
         center: what the margin is measured from.
+        dense: whether plain weights are listed too, or name patterns of those that are; each takes a
+            :func:`torch.linalg.svdvals`.
 
     Returns:
         For each weight ``weight`` (its qualified name), ``blocks``, ``shape`` (p, q) of a block, ``reflectors``
         (m₁, m₂), ``sigma`` (the map), ``min`` and ``max`` of |σ|, ``margin`` max||σ| - center|, and ``trained``, how
-        many numbers of it require a gradient. Prints as a table; ``pandas.DataFrame`` takes it as it is.
+        many numbers of it require a gradient. With ``dense`` also ``effective_rank``, ``stable_rank``,
+        ``tail_exponent`` and ``tail_error``, as :func:`~spectral_param.callbacks.spectral_statistics` and
+        :func:`~spectral_param.callbacks.shape_statistics` say; plain weights have no reflectors, and the map
+        ``"plain"``. Prints as a table; ``pandas.DataFrame`` takes it as it is.
+
+    Raises:
+        TypeError: if ``dense`` is something else.
 
     Example:
         >>> from torch import nn
@@ -55,24 +72,44 @@ def spectral_table(model: nn.Module, center: float = 1.0) -> SpectralTable:
         total                                                                                          342
         >>> spectral_table(model)[0]["shape"]
         (4, 6)
+        >>> [row["weight"] for row in spectral_table(model, dense=True)]
+        ['0.weight', '2.weight_hh_l0', '2.weight_ih_l0']
     """
-    return SpectralTable(_row(name, parametrization, center) for name, parametrization in svd_parametrizations(model))
+    registered = (_row(name, held, center, dense is not False) for name, held in svd_parametrizations(model))
+    plain = (_plain_row(name, *found, center) for name, found in chosen_plain(model, dense).items())
+    return SpectralTable((*registered, *plain))
 
 
 @torch.no_grad()
-def _row(name: str, parametrization: SVDParametrization, center: float) -> dict[str, Any]:
+def _row(name: str, parametrization: SVDParametrization, center: float, with_shape: bool) -> dict[str, Any]:
     sigma = parametrization.sigma.abs()
-    return {
+    row = {
         "weight": name,
         "blocks": parametrization.chunks,
         "shape": parametrization.shape,
         "reflectors": parametrization.reflectors,
         "sigma": str(parametrization.sigma_map),
-        "min": sigma.min().item(),
-        "max": sigma.max().item(),
-        "margin": (sigma - center).abs().max().item(),
-        "trained": sum(factor.numel() for factor in parametrization.factors if factor.requires_grad),
     }
+    trained = sum(factor.numel() for factor in parametrization.factors if factor.requires_grad)
+    return row | _numbers(sigma, center, trained) | (_shape(sigma) if with_shape else {})
+
+
+@torch.no_grad()
+def _plain_row(name: str, module: nn.Module, weight: nn.Parameter, center: float) -> dict[str, Any]:
+    matrices = matrices_of(module, weight)
+    sigma = dense_singular_values(module, weight)
+    row = {"weight": name, "blocks": matrices.count, "shape": (matrices.p, matrices.q), "reflectors": ()}
+    trained = weight.numel() if weight.requires_grad else 0
+    return row | {"sigma": "plain"} | _numbers(sigma, center, trained) | _shape(sigma)
+
+
+def _numbers(sigma: Tensor, center: float, trained: int) -> dict[str, Any]:
+    margin = (sigma - center).abs().max().item()
+    return {"min": sigma.min().item(), "max": sigma.max().item(), "margin": margin, "trained": trained}
+
+
+def _shape(sigma: Tensor) -> dict[str, float]:
+    return {"effective_rank": spectral_statistics(sigma)["effective_rank"], **shape_statistics(sigma)}
 
 
 def _printable(text: str) -> str:
@@ -88,7 +125,9 @@ def _printable(text: str) -> str:
 def _in_words(name: str, value: Any) -> str:
     if isinstance(value, tuple):
         return ("×" if name == "shape" else ", ").join(map(str, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.4g}"
+    return str(value)
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int], texts: Sequence[bool]) -> str:

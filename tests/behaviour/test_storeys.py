@@ -22,6 +22,8 @@ WITHIN = {  # rooms within a room, from below
     "lightning_modules": ("networks", "tasks", "reproduce"),
     "spectral_param.functional": ("native", "", "scan"),
     "spectral_param.registration": ("injection", ""),
+    "spectral_param.spectrum": ("dense", ""),
+    "spectral_param.report": ("", "checkpoints"),
     "spectral_param.callbacks": ("through_time", ""),
 }
 

@@ -368,3 +368,17 @@ def test_weights_of_another_model_are_left_alone():
     before = held_by(optimizer)
     add_factors_(optimizer, model)
     assert held_by(optimizer)[4] is before[2]
+
+
+def test_a_frozen_base_has_rates_by_its_own_size_and_stays_out():
+    model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 16))
+    register_all(model, base="frozen", rank=4)
+    for kind in ("adam", "sgd", "adafactor"):
+        groups = parameter_groups(model, lr=1e-3, optimizer=kind)
+        assert all(group["lr"] > 0 for group in groups)
+        assert all(parameter.requires_grad for group in groups for parameter in group["params"])
+        assert sum(len(group["params"]) for group in groups) == 2 + 2 * 3
+    [sigma] = [
+        g["lr"] for g in parameter_groups(model, lr=1e-3) if g["name"].startswith("sigma") and "48×64" in g["name"]
+    ]
+    assert sigma == pytest.approx(1e-3 * 8)

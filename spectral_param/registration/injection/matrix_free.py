@@ -12,17 +12,22 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from spectral_param.functional.ways import (
+    SURELY_SPARE_NOT,
     Way,
+    spares_a_kept_weight,
     spares_a_recurrence,
+    spares_the_sum,
     spares_the_weight,
     way_to_apply,
     way_to_build,
 )
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.together import keeps, running
+from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.injection.callers import refuse_onnx
 from spectral_param.registration.injection.watch import handed_out, tell_of_writes
-from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, traced_or_transformed
+from spectral_param.registration.injection.weight_property import kept
+from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, is_seen_through
 
 
 def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -30,16 +35,25 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(forward)
     def wrapped(self: Any, input: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling() and handed_out:
+        compiled = torch.compiler.is_compiling()
+        if not compiled and handed_out:
             tell_of_writes(self)
         p = SVDParametrization.alone_on(self)
         strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
-        if p is None or not strided or not input.dim() or traced_or_transformed() or _somebody_wants_the_weight(p):
+        if isinstance(p, TurnedParametrization):
+            return p.linear(input, self.bias) if strided and passes_the_sum(p, input, -1) else forward(self, input)
+        if p is None or not strided or not input.dim() or is_seen_through():
             return forward(self, input)
-        if torch.is_grad_enabled():
+        with_gradients = torch.is_grad_enabled()
+        keeps = not (with_gradients or compiled or self.training or p.matrix_free)
+        if keeps and (weight := _kept_weight(p, input)) is not None:
+            return F.linear(input, weight, self.bias)
+        if _somebody_wants_the_weight(p):
+            return forward(self, input)
+        if with_gradients and not compiled:
             p.kept_weight.kept = None
         u, raw, v = parts = p.parts
-        vectors, autocast = input.numel() // max(input.shape[-1], 1), autocast_is_on(input.device.type)
+        vectors, autocast = _vectors(p, input), autocast_is_on(input.device.type)
         way: Way | None = None
         if p.matrix_free:
             way = way_to_apply(*parts, vectors, transformed=False)
@@ -48,10 +62,28 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
             way = way if spares_the_weight(way, *parts, vectors) else None
         if way is not None:
             return _applied(self, p, input, raw.dtype, way, autocast)
-        weight = p.forward(*p.factors, way=way_to_build(u, raw, v, transformed=False))
+        weight = None if with_gradients else kept(p.parametrization_list)
+        if weight is None:
+            weight = p.forward(*p.factors, way=way_to_build(u, raw, v, transformed=False))
         return F.linear(input, weight, self.bias)
 
     return wrapped
+
+
+def passes_the_sum(p: TurnedParametrization, x: Tensor, features: int, *, strides: int = 1) -> bool:
+    """Whether a turned base is applied beside its change.
+
+    Args:
+        p: of the layer's weight.
+        x: the input.
+        features: which dimension of it meets W.
+        strides: how many positions of the input each output stands for.
+    """
+    if p.matrix_free is False or not x.dim() or _somebody_wants_the_weight(p):
+        return False
+    if p.matrix_free or p.is_off or p.is_quantized:
+        return True
+    return spares_the_sum(p.sizes, p.rank, x.numel() // max(x.shape[features], 1) // strides)
 
 
 def apply_linear(layer: nn.Linear, input: Tensor) -> Tensor:
@@ -80,11 +112,7 @@ def apply_linear(layer: nn.Linear, input: Tensor) -> Tensor:
     assert p is not None
     refuse_onnx()
     parts = p.parts
-    if torch.compiler.is_exporting():  # for a batch of any size: as for many
-        vectors = 4 * max(p.reflectors)
-    else:
-        vectors = input.numel() // max(input.shape[-1], 1) if input.dim() else 1
-    way = way_to_apply(*parts, vectors, transformed=traced_or_transformed())
+    way = way_to_apply(*parts, _vectors(p, input), transformed=is_seen_through())
     return _applied(layer, p, input, parts[1].dtype, way, autocast_is_on(input.device.type))
 
 
@@ -108,7 +136,13 @@ def thin_factors(module: nn.Module, tensor_name: str, like: Tensor) -> tuple[Ten
         [(64,), (64, 16), (64, 16)]
     """
     p = SVDParametrization.alone_on(module, tensor_name)
-    if p is None or p.matrix_free is False or traced_or_transformed() or _somebody_wants_the_weight(p):
+    if (
+        p is None
+        or isinstance(p, TurnedParametrization)
+        or p.matrix_free is False
+        or is_seen_through()
+        or _somebody_wants_the_weight(p)
+    ):
         return None
     sizes = p.sizes
     if not 0 < min(sizes.m1, sizes.m2) <= max(sizes.m1, sizes.m2) < sizes.k:
@@ -137,11 +171,25 @@ def _applied(
     return output if input.dim() == 2 else torch.ops.aten._unsafe_view(output, (*input.shape[:-1], layer.out_features))
 
 
+def _kept_weight(p: SVDParametrization, input: Tensor) -> Tensor | None:
+    """W in evaluation, where it is kept from the first forward on, for not too many vectors."""
+    if (many := input.numel()) > SURELY_SPARE_NOT and spares_a_kept_weight(p.sizes, many // max(input.shape[-1], 1)):
+        return None
+    return kept(p.parametrization_list)
+
+
+def _vectors(p: SVDParametrization, input: Tensor) -> int:
+    """How many meet W. A batch whose size is not known is taken for a large one."""
+    if torch.compiler.is_exporting():
+        return 4 * max(*p.reflectors, 1)
+    return input.shape[:-1].numel() if input.dim() else 1
+
+
 def _somebody_wants_the_weight(p: SVDParametrization) -> bool:
     """Whether W is kept for others, or its making is listened to, also by a forward put in the place of torch's."""
     held = p.parametrization_list
     return (
-        (bool(running.store) and keeps(p))
+        (not torch.compiler.is_compiling() and bool(running.store) and keeps(p))
         or parametrize._cache_enabled > 0
         or is_listened_to(held, p)
         or _has_own_forward(held, p)

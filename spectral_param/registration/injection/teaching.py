@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from spectral_param.parametrization.lookup import parametrization_lists
-from spectral_param.registration.injection import watch
+from spectral_param.registration.injection import beside_base, watch
 from spectral_param.registration.injection.matrix_free import without_weight
 from spectral_param.registration.injection.plain_checkpoint import load_plain_weights
 from spectral_param.registration.injection.recurrent import recurrent_members
@@ -33,7 +33,13 @@ def teach(base: Any) -> dict[str, Any]:
     if issubclass(base, nn.RNNBase):
         members |= recurrent_members(base)
     forward = in_forward(members.get("forward", base.forward), keep=issubclass(base, nn.MultiheadAttention))
-    members["forward"] = without_weight(forward) if base.forward is nn.Linear.forward else forward
+    if base.forward is nn.Linear.forward:
+        forward = without_weight(forward)
+    elif base.forward in beside_base.CONVOLUTIONS:
+        forward = beside_base.convolution(forward)
+    elif _is_conv1d_of_transformers(base):
+        forward = beside_base.conv1d_of_transformers(forward)
+    members["forward"] = forward
     for name in ("reset_parameters", "_reset_parameters"):
         if hasattr(base, name):
             members[name] = functools.partialmethod(reset, base, name)
@@ -43,6 +49,11 @@ def teach(base: Any) -> dict[str, Any]:
 def plain_class(module: Any) -> Any:
     """The class that a registered module had before, also where ``fully_shard`` has put its own on top."""
     return module._plain_class
+
+
+def _is_conv1d_of_transformers(base: type) -> bool:
+    """Whether it is the layer of transformers that GPT-2 is made of."""
+    return base.__name__ == "Conv1D" and base.__module__ == "transformers.pytorch_utils"
 
 
 # ------------------------------------------------------------------------------------------------- state, refusals

@@ -451,3 +451,56 @@ def test_bad_options(tmp_path):
         SpectralClip(weights=nn.Linear(1, 1))
     with pytest.warns(UserWarning, match="weights: third matches no weight to clip"):
         trainer(tmp_path, SpectralClip(weights="third")).fit(Regression(), vectors())
+
+
+class Norms(Callback):
+    """σ_max of the plain weight after every step."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        self.found.append(singular_values(pl_module.second).max().item())
+
+
+def test_plain_weights_are_held_below_the_cap_for_little(tmp_path):
+    norms = Norms()
+    clip = SpectralClip(max=0.6, weights=(), dense="second.*")
+    trainer(tmp_path, norms, clip, max_epochs=3).fit(Regression(), vectors())
+    assert 0.59 < max(norms.found) <= 0.606
+
+
+def test_plain_weights_are_held_from_below_too_by_their_svd(tmp_path):
+    model = Regression()
+    trainer(tmp_path, SpectralClip(0.5, 0.6, weights=(), dense="second.*")).fit(model, vectors())
+    sigma = singular_values(model.second)
+    assert 0.5 - 1e-5 <= sigma.min() <= sigma.max() <= 0.6 + 1e-5
+
+
+def test_what_is_averaged_of_plain_weights_is_held_below_the_cap(tmp_path):
+    model = Shrinking(ScheduleFree)
+    clip = SpectralClip(max=0.4, weights=(), dense="second.*")
+    options = {"max_epochs": 3, "num_sanity_val_steps": 0}
+    trainer(tmp_path, clip, **options).fit(model, vectors(20), vectors(1))
+    assert 0.39 < np.max([weight for weights in model.evaluated for weight in weights[1]]) <= 0.404
+    model = Regression()
+    model.second.weight.data *= 5
+    trainer(tmp_path, EMAWeightAveraging(decay=0.99), clip).fit(model, vectors())
+    assert singular_values(model.second).max() <= 0.404
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dense": "*"}, "max: expected a positive, finite number for plain weights, got inf"),
+        ({"max": 1.0, "dense": "*", "tolerance": -1}, "tolerance: expected a positive"),
+    ],
+)
+def test_a_cap_on_plain_weights_that_is_none_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        SpectralClip(**options)
+
+
+def test_a_pattern_of_plain_weights_that_matches_nothing_is_told(tmp_path):
+    with pytest.warns(UserWarning, match=r"dense: head\.\* matches no plain weight"):
+        trainer(tmp_path, SpectralClip(max=1.0, dense="head.*")).fit(Regression(), vectors(2))

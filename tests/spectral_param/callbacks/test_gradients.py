@@ -13,9 +13,9 @@ from spectral_param.callbacks import (
     SpectralMonitor,
     SpectralPenalty,
 )
-from spectral_param.callbacks.patterns import owner_of
 from spectral_param.nn import SpectralRNN, SVDLinear
 from spectral_param.registration.injection.matrix_free import thin_factors
+from spectral_param.spectrum.patterns import owner_of
 from tests.spectral_param.callbacks.small_runs import Regression, Sequences, sequences, trainer, vectors
 
 

@@ -176,6 +176,7 @@ def refused_on_a_rank(rank, folder, kind):
         "dense": (Regression, vectors, SpectralMonitor(dense="*"), fsdp),
         "renormalize": (Sharded, vectors, SpectralClip(renormalize=True), fsdp2),
         "project_dense": (Regression, vectors, SpectralClip(project_dense=True), fsdp),
+        "cap": (Regression, vectors, SpectralClip(max=1.0, dense="*"), fsdp),
         "recurrent": (Recurrent, sequences, GradientNormMonitor(), fsdp2),
     }
     model_class, data, callback, strategy = cases[kind]
@@ -191,6 +192,7 @@ def refused_on_a_rank(rank, folder, kind):
         ("dense", "dense: expected no pattern under FSDPStrategy"),
         ("renormalize", "renormalize: expected False for a sharded model"),
         ("project_dense", "project_dense: expected False for a sharded model"),
+        ("cap", "dense: expected no pattern under FSDPStrategy"),
         ("recurrent", "recurrent: expected layers that are whole on every rank, rnn is sharded"),
     ],
 )

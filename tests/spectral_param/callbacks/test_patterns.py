@@ -7,14 +7,9 @@ from torch import nn
 
 from spectral_param import Fixed, parameter_groups, register_svd_parametrization, svd_parametrizations
 from spectral_param.callbacks import SpectralClip, SpectralMonitor
-from spectral_param.callbacks.patterns import (
-    as_patterns,
-    parametrized_weights,
-    plain_weights,
-    warn_unmatched,
-    warn_untrained,
-)
+from spectral_param.callbacks.patterns import warn_unmatched, warn_untrained
 from spectral_param.parametrization.lookup import qualified_name
+from spectral_param.spectrum.patterns import as_patterns, parametrized_weights, plain_weights
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
 
 

@@ -4,8 +4,9 @@ from lightning.pytorch import Trainer
 from torch import nn
 
 from spectral_param import Band, Fixed, register_svd_parametrization
-from spectral_param.callbacks.patterns import parametrized_weights
-from spectral_param.callbacks.sharded_sigma import dense_singular_values, trained_singular_values
+from spectral_param.callbacks.sharded_sigma import trained_singular_values
+from spectral_param.spectrum.patterns import parametrized_weights
+from spectral_param.spectrum.whole_sigma import dense_singular_values
 from tests.spectral_param.callbacks.small_runs import trainer
 
 

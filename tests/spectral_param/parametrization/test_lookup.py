@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 from spectral_param import register_all, register_svd_parametrization, spectral_table, svd_parametrizations
-from spectral_param.callbacks.patterns import owner_of, parametrized_weights, plain_weights
+from spectral_param.spectrum.patterns import owner_of, parametrized_weights, plain_weights
 
 
 def model():

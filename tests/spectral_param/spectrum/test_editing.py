@@ -93,4 +93,29 @@ def test_penalty_is_the_sum_of_squares_and_differentiable():
 
 
 def test_penalty_of_nothing_is_zero():
-    assert spectral_penalty(nn.Linear(2, 2)).item() == 0
+    with pytest.warns(UserWarning, match=r"^spectral_penalty: no weight is registered; dense=True takes plain ones\.$"):
+        assert spectral_penalty(nn.Linear(2, 2)).item() == 0
+
+
+def test_clipping_nothing_is_told_with_its_remedy():
+    layer = nn.Linear(2, 2)
+    with pytest.warns(UserWarning, match="^clip_singular_values_: no weight is registered; dense=True takes plain"):
+        clip_singular_values_(layer, max=1.0)
+    with pytest.warns(UserWarning, match=r"dense='head\.\*' matches no plain one"):
+        clip_singular_values_(layer, max=1.0, dense="head.*")
+
+
+def test_plain_weights_are_clipped_and_penalized_where_they_are_asked_for():
+    model = nn.Sequential(layer_with([3.0, 1.0]), nn.Linear(2, 2), nn.Conv2d(2, 3, 2))
+    model[1].weight.data = torch.diag(torch.tensor([4.0, 0.25]))
+    kernel = torch.linalg.svdvals(model[2].weight.detach().flatten(1))
+    assert spectral_penalty(model, dense="1.*").item() == pytest.approx(4 + 9 + 0.5625)
+    penalty = spectral_penalty(model, dense=True)
+    assert penalty.item() == pytest.approx(13.5625 + (kernel - 1).square().sum().item())
+    penalty.backward()
+    torch.testing.assert_close(model[1].weight.grad, torch.diag(torch.tensor([6.0, -1.5])))
+    clip_singular_values_(model, 0.5, 2.0, dense=["1.*"])
+    torch.testing.assert_close(singular_values(model[1]).detach(), torch.tensor([2.0, 0.5]))
+    torch.testing.assert_close(singular_values(model[2]).detach(), kernel)
+    with pytest.raises(ValueError, match="min, max: expected 0 <= min <= max, got 2 and 1"):
+        clip_singular_values_(model, 2, 1, dense=True)

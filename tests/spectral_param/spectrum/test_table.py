@@ -76,3 +76,18 @@ def _rows_of_shards(rank):
 def test_sharded_models_are_read_whole(two_processes):
     for before, after in two_processes(_rows_of_shards):
         assert after == before
+
+
+def test_plain_weights_are_listed_with_the_shape_of_their_spectrum():
+    model = nn.Sequential(register_svd_parametrization(nn.Linear(6, 4)), nn.Conv2d(3, 8, 2), nn.LayerNorm(4))
+    rows = {row["weight"]: row for row in spectral_table(model, dense=True)}
+    assert list(rows) == ["0.weight", "1.weight"]
+    sigma = torch.linalg.svdvals(model[1].weight.detach().flatten(1))
+    row = rows["1.weight"]
+    assert (row["shape"], row["sigma"], row["trained"]) == ((8, 12), "plain", 96)
+    assert row["max"] == pytest.approx(sigma[0].item())
+    assert row["stable_rank"] == pytest.approx((sigma.square().sum() / sigma[0] ** 2).item())
+    assert set(rows["0.weight"]) == set(row)
+    assert "8×12" in str(spectral_table(model, dense="1.*"))
+    with pytest.raises(TypeError, match="dense: expected a name pattern"):
+        spectral_table(model, dense=3)

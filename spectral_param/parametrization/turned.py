@@ -1,0 +1,322 @@
+"""The module that holds a weight as a frozen base that is turned, with its leading singular values moved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from spectral_param.functional.leading import leading_triplets
+from spectral_param.functional.reflectors import scaled
+from spectral_param.functional.turned import TurnedFactor, changed_product, thin_change, turned_product
+from spectral_param.functional.ways import Way
+from spectral_param.parametrization.blocks import Matrices
+from spectral_param.parametrization.factors import Layout
+from spectral_param.parametrization.kept_weight import KeptWeight
+from spectral_param.parametrization.mismatch import warn_of_moved_sigma
+from spectral_param.parametrization.remaining import RemainingSpectrum
+from spectral_param.parametrization.starting import check_weight
+from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.sigma import SigmaMap, clipping
+from spectral_param.torch_state.modes import has_numbers, traced_or_transformed, under_dispatch_mode
+from spectral_param.torch_state.precision import full_precision
+from spectral_param.torch_state.quantized import is_quantized, numbers
+from spectral_param.torch_state.shards import whole, write_
+
+POINTWISE = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+"""Convolutions by the dimensions of a kernel."""
+
+
+class TurnedParametrization(SVDParametrization):
+    """Holds a weight as ``Q_u (W₀ + U_r diag(δ) V_rᵀ) Q_vᵀ``, Note [Turned] in ``functional/turned.py``.
+
+    ``original0`` … are the reflectors of Q_u, dense, (p, m₁), the raw numbers of the r leading σ and the reflectors of
+    Q_v, (q, m₂), as far as they are there, and last the base W₀, in its own dtype and never trained. Blocks stand along
+    a first dimension of all but the base.
+
+    Made by ``register_svd_parametrization(…, base="frozen")``.
+
+    Attributes:
+        rank: r, how many leading σ are trained.
+        left: U_r, (p, r).
+        right: V_r, (q, r).
+        start: the r leading σ of W₀.
+        is_off: whether W is W₀, for the time being.
+        is_quantized: whether W₀ is a tensor of another class, used by its own product with vectors.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param import register_svd_parametrization, svd_parametrizations
+        >>> layer = register_svd_parametrization(torch.nn.Linear(6, 4), base="frozen", reflectors=2, rank=3)
+        >>> [(name, p)] = svd_parametrizations(layer)
+        >>> [tuple(factor.shape) for factor in p.factors], p.sigma.shape
+        ([(4, 2), (3,), (6, 2), (4, 6)], torch.Size([4]))
+    """
+
+    left: Tensor
+    right: Tensor
+    start: Tensor
+
+    def __init__(
+        self,
+        matrices: Matrices,
+        reflectors: tuple[int, int],
+        sigma_map: SigmaMap,
+        rank: int,
+        *,
+        dtype: torch.dtype,
+        matrix_free: bool | None = None,
+        channels_last: bool = False,
+    ) -> None:
+        super().__init__(
+            matrices,
+            reflectors,
+            sigma_map,
+            init="weight",
+            dtype=dtype,
+            matrix_free=matrix_free,
+            channels_last=channels_last,
+        )
+        self.rank = rank
+        self.is_off = False
+        self.is_quantized = False
+        present = reflectors[0] > 0, rank > 0 and sigma_map.trained, reflectors[1] > 0
+        u, raw, v = (sum(present[:i]) if here else -1 for i, here in enumerate(present))
+        self.layout = Layout(self.sizes, self.chunks, (u, raw, v))
+        for name, shape in (("left", (matrices.p, rank)), ("right", (matrices.q, rank)), ("start", (rank,))):
+            self.register_buffer(name, torch.empty(*self.layout.lead, *shape, dtype=self._trained_dtype))
+        self._remaining = RemainingSpectrum()
+        self._kept_change = KeptWeight()  # L above R
+
+    # ----------------------------------------------------------------------------------------------------- evaluation
+
+    @property
+    def base(self) -> Tensor:
+        """W₀ as it stands, without a gradient; on shards read whole, and dequantized."""
+        return numbers(whole(self.factors[-1]).detach())
+
+    def _weight(self, factors: tuple[Tensor, ...], way: Way | None) -> Tensor:
+        base = whole(factors[-1]).detach()  # trained, its singular vectors would not be known any more
+        base = numbers(base)
+        if self.is_off:
+            return base
+        blocks = self._blocks(base).to(self._trained_dtype)
+        left, right = self._change(factors, blocks)
+        added = torch.addmm if blocks.dim() == 2 else torch.baddbmm
+        return self.as_weight(added(blocks, left, right.mT).to(base.dtype))
+
+    def linear(self, x: Tensor, bias: Tensor | None, *, transposed: bool = False) -> Tensor:
+        """``x Wᵀ + b`` for vectors x, (…, q), without building W; ``x W + b`` where ``transposed``."""
+        if self.is_quantized:
+            return self._around(x, bias)
+        base, change = self._beside(x.device.type)
+        if transposed:
+            base, change = base.mT, change and change[::-1]
+        if change is None:
+            return F.linear(x, base, bias)
+        return changed_product(x, base, *change, bias, plainly=traced_or_transformed())
+
+    def convolution(self, x: Tensor, convolve: Callable[..., Tensor], bias: Tensor | None) -> Tensor:
+        """The convolution of x by W, without building W.
+
+        Args:
+            x: what ``convolve`` takes.
+            convolve: of x, a kernel and a bias or ``None``, in as many groups as there are chunks, or in one.
+            bias: (out,), or ``None``.
+        """
+        base, change = self._beside(x.device.type)
+        y = convolve(x, base, bias)
+        if change is None:
+            return y
+        left, right = change  # (…, p, s), (…, q, s)
+        kernels = right.mT.reshape(-1, *base.shape[1:]).to(base.dtype)  # (chunks · s, in / groups, …)
+        spread = left.reshape(base.shape[0], -1, *(1 for _ in base.shape[2:])).to(base.dtype)  # (out, s, 1, …)
+        return y + POINTWISE[base.dim()](convolve(x, kernels, None), spread, groups=self.chunks)
+
+    def _around(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """``x Wᵀ + b`` for a quantized W₀, by its own product."""
+        u, raw, v = self._turns(self.factors)
+        base = self.factors[-1].detach()
+
+        def product(x: Tensor) -> Tensor:
+            return F.linear(x, base)
+
+        if self.is_off:
+            return F.linear(x, base, bias)
+        with full_precision(x.device.type):
+            delta = self.sigma_map(raw) - self.start.to(raw) if self.rank else raw
+        y = turned_product(x, product, u, self.left.to(u), delta, self.right.to(u), v)
+        return y if bias is None else y + bias.to(y.dtype)
+
+    def _beside(self, device: str) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """W₀, and L and R beside it; ``None`` for them while W is W₀."""
+        factors = self.factors
+        base = whole(factors[-1]).detach()
+        if self.is_off:
+            return base, None
+
+        def change() -> Tensor:
+            with full_precision(device):
+                return torch.cat(self._change(factors, self._blocks(base)), -2)
+
+        onlookers = torch.is_grad_enabled() or traced_or_transformed() or under_dispatch_mode()
+        both = change() if self.training or onlookers else self._kept_change.weight(self, change)
+        left, right = both.split([*self.shape], -2)
+        return base, (left, right)
+
+    def _change(self, factors: Sequence[Tensor], blocks: Tensor) -> tuple[Tensor, Tensor]:
+        """L and R beside W₀ in blocks, (p, q) or (chunks, p, q)."""
+        u, raw, v = self._turns(factors)
+        wide = u.dtype
+        delta = self.sigma_map(raw) - self.start.to(wide) if self.rank else raw
+        return thin_change(blocks, u, self.left.to(wide), delta, self.right.to(wide), v)
+
+    def _turns(self, factors: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Reflectors of Q_u, raw σ and reflectors of Q_v, in float32 or float64."""
+        (p, q), wide = self.shape, self._trained_dtype
+        some, lead = factors[-1], self.layout.lead
+        shapes = (p, 0), (self.rank,), (q, 0)
+        found = [
+            whole(factors[place]) if place >= 0 else some.new_empty(*lead, *shape)
+            for place, shape in zip(self.layout.places, shapes, strict=True)
+        ]
+        u, raw, v = (part.to(wide) for part in found)
+        return u, raw, v
+
+    def _blocks(self, base: Tensor) -> Tensor:
+        """(p, q), or (chunks, p, q)."""
+        blocks = self.matrices.of(base)
+        return blocks if self.chunks > 1 else blocks[0]
+
+    def right_inverse(self, weight: Tensor) -> list[Tensor]:
+        """Takes a weight for the base, with reflectors that cancel in pairs, drawn anew.
+
+        Warns:
+            UserWarning: if leading σ lie outside the range of the σ map.
+        """
+        if self._start is not None:
+            return self._start
+        if self.is_quantized and not is_quantized(weight):
+            raise ValueError("weight: the frozen base is quantized, and nothing else is written into it.")
+        self.is_quantized = is_quantized(weight)
+        base, wide, (p, q), (m1, m2) = weight.detach().to(self.dtype), self._trained_dtype, self.shape, self.reflectors
+        lead, device, weight = self.layout.lead, weight.device, numbers(weight.detach())
+        check_weight(weight, self.matrices.weight_shape)
+        if has_numbers(weight):
+            triplets = [leading_triplets(block, self.rank) for block in self.matrices.of(weight.to(self.dtype))]
+            left, start, right = (
+                torch.stack(parts).to(wide) if lead else parts[0].to(wide) for parts in zip(*triplets, strict=True)
+            )
+            if self.rank:
+                warn_of_moved_sigma(start, self.sigma_map)
+        else:
+            left, start, right = (torch.empty_like(t, device=device) for t in (self.left, self.start, self.right))
+        self.left, self.start, self.right = left, start, right
+        raw = self.sigma_map.inverse(start).clone() if self.rank else start.clone()  # trained, unlike the start
+        parts = _pairs(*lead, p, m1, like=start), raw, _pairs(*lead, q, m2, like=start)
+        return [part for part, place in zip(parts, self.layout.places, strict=True) if place >= 0] + [base]
+
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What W depends on besides the factors and the σ map."""
+        return *super().settings, self.is_off
+
+    @property
+    def raw_shape(self) -> tuple[int, ...]:
+        """Of the raw numbers of the trained σ: (r,), or (chunks, r)."""
+        return *self.layout.lead, self.rank
+
+    def sigma_of(self, raw: Tensor) -> Tensor:
+        """The r trained σ and after them those of W₀ that stay, found by a decomposition at the first reading."""
+        return torch.cat([self.sigma_map(raw) if self.rank else raw, self._other_sigma().to(raw)], -1)
+
+    @property
+    def sigma(self) -> Tensor:
+        """σ with its sign, differentiable: see :meth:`sigma_of`."""
+        return self.sigma_of(self._turns(self.factors)[1])
+
+    @property
+    def size_of_sigma(self) -> float:
+        """The root mean square of the σ of W₀."""
+        return torch.linalg.vector_norm(self.base.double()).item() / math.sqrt(self.chunks * min(self.shape))
+
+    @property
+    def svd(self) -> tuple[TurnedFactor, Tensor, TurnedFactor]:  # type: ignore[override]
+        """U, σ and V, differentiable, in float32 or float64; W₀ is decomposed at the first reading."""
+        u, _, v = self._turns(self.factors)
+        more = self._remaining.vectors(self.factors[-1], *self._blocks_and_triplets())
+        sides = zip((self.left, self.right), more if self.chunks > 1 else (m[0] for m in more), strict=True)
+        left, right = (torch.cat([leading.to(u), others.to(u)], -1) for leading, others in sides)
+        return TurnedFactor(u, left), self.sigma, TurnedFactor(v, right)
+
+    @property
+    def u(self) -> Tensor | None:
+        """Reflectors of Q_u, differentiable: (p, m₁), or (chunks, p, m₁); ``None`` without any."""
+        return self._turns(self.factors)[0] if self.reflectors[0] else None
+
+    @property
+    def v(self) -> Tensor | None:
+        """Reflectors of Q_v, differentiable: (q, m₂), or (chunks, q, m₂); ``None`` without any."""
+        return self._turns(self.factors)[2] if self.reflectors[1] else None
+
+    def _other_sigma(self) -> Tensor:
+        """σ of W₀ behind the r leading ones."""
+        values = self._remaining.values(self.factors[-1], *self._blocks_and_triplets()).to(self._trained_dtype)
+        return values if self.chunks > 1 else values[0]
+
+    def _blocks_and_triplets(self) -> tuple[Tensor, ...]:
+        """W₀, U_r, σ and V_r, each with a first dimension of blocks."""
+        triplets = (self.left, self.start, self.right)
+        return self.matrices.of(self.base), *(t if self.chunks > 1 else t.unsqueeze(0) for t in triplets)
+
+    # -------------------------------------------------------------------------------------------------------- editing
+
+    def check_clip(self, low: float, high: float) -> None:
+        """Raises the error of :meth:`clip_`, changing nothing."""
+        if self.rank:
+            clipping.check_clip(self.sigma_map, low, high)
+        if self.rank == min(self.shape) or (low == 0 and self.rank and bool((self.start[..., -1] <= high).all())):
+            return
+        rest = self._other_sigma()
+        if bool((rest < low).any() | (rest > high).any()):
+            raise ValueError(
+                f"min, max: σ from {rest.min():.3g} to {rest.max():.3g} of the frozen base stay as they are, and not "
+                f"all are in [{low}, {high}]; register with a rank above {self.rank} to train them."
+            )
+
+    def freeze_all_but_(self, part: str) -> None:
+        """Lets σ, the reflectors, or, with ``"all"``, both be trained, and never the base."""
+        for place, name in zip(self.layout.places, ("reflectors", "sigma", "reflectors"), strict=True):
+            if place >= 0:
+                self.factors[place].requires_grad_(part in ("all", name))
+        self.factors[-1].requires_grad_(False)
+
+    @torch.no_grad()
+    def renormalize_(self) -> None:
+        """Gives every reflector unit length, in place; W changes by rounding alone."""
+        u, _, v = self._turns(self.factors)
+        for place, side in ((self.layout.places[0], u), (self.layout.places[2], v)):
+            if place >= 0:
+                write_(self.factors[place], scaled(side)[0] / 2**0.5)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.dtype = self.factors[-1].dtype
+
+    def extra_repr(self) -> str:
+        """Shape, chunks, reflectors and rank, for printing."""
+        return f"{super().extra_repr()}, rank={self.rank}, on a frozen base"
+
+
+def _pairs(*shape: int, like: Tensor) -> Tensor:
+    """Unit reflectors, (…, n, m), each twice in a row, so that their product is the identity."""
+    *lead, n, m = shape
+    drawn = torch.randn(*lead, n, m // 2, dtype=torch.float64, device="cpu")
+    drawn = drawn / torch.linalg.vector_norm(drawn, dim=-2, keepdim=True)
+    return drawn.repeat_interleave(2, -1).to(like)

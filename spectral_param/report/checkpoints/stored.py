@@ -1,0 +1,106 @@
+"""The tensors of a checkpoint file, each read when it is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spectral_param.report.checkpoints.safetensors import layout_of, read_tensor
+
+STATE_DICTS = ("state_dict", "model_state_dict", "model")  # where training programs put a model among other things
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file.
+
+    Attributes:
+        shape: of the tensor.
+        dtype: of the tensor; ``None`` for one that torch has not.
+        load: reads it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    load: Callable[[], Tensor]
+
+
+def stored_tensors(path: str | Path) -> dict[str, Stored]:
+    """Opens a checkpoint.
+
+    Args:
+        path: ``.safetensors``, the ``.index.json`` of several such files, or what ``torch.save`` wrote, ``.pt``,
+            ``.bin`` or Lightning's ``.ckpt`` among others. That is loaded with ``weights_only=True``; of what a
+            training program saved, the state dict of the model is taken.
+
+    Returns:
+        The tensors by name, in the order of the file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file is cut, is none of these, or holds other objects than tensors and plain values; it names
+            the file.
+
+    Example:
+        >>> import tempfile
+        >>> import torch
+        >>> from spectral_param.report.checkpoints.stored import stored_tensors
+        >>> path = f"{tempfile.mkdtemp()}/model.pt"
+        >>> torch.save({"epoch": 3, "state_dict": torch.nn.Linear(2, 3).state_dict()}, path)
+        >>> {name: tensor.shape for name, tensor in stored_tensors(path).items()}
+        {'weight': (3, 2), 'bias': (3,)}
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: expected a checkpoint, found no such file.")
+    if path.name.endswith(".index.json"):
+        return dict(_of_index(path))
+    if path.suffix == ".safetensors":
+        return {
+            name: Stored(entry.shape, entry.dtype, lambda entry=entry: read_tensor(path, entry))  # type: ignore[misc]
+            for name, entry in layout_of(path).items()
+        }
+    return {name: _in_memory(path, name, tensor) for name, tensor in _tensors_in(_loaded(path))}
+
+
+def _of_index(path: Path) -> Iterator[tuple[str, Stored]]:
+    try:
+        files = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        parts = dict.fromkeys(files.values())
+        names = [Path(part).name for part in parts]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: expected an index with a weight_map of file names; {error!r}.") from error
+    for name in names:  # the name alone: an index does not lead out of its folder
+        yield from stored_tensors(path.with_name(name)).items()
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:  # a file of before torch 1.6 cannot be mapped
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ValueError(f"{path}: expected a checkpoint of tensors and plain values alone; {error}") from error
+
+
+def _tensors_in(found: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(found, Tensor):
+        yield prefix, found
+    elif isinstance(found, Mapping):
+        if not prefix and (known := next((key for key in STATE_DICTS if isinstance(found.get(key), Mapping)), None)):
+            found = found[known]
+        for name, value in found.items():
+            yield from _tensors_in(value, f"{prefix}.{name}" if prefix else str(name))
+
+
+def _in_memory(path: Path, name: str, tensor: Tensor) -> Stored:
+    if tensor.layout == torch.strided and tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
+        raise ValueError(f"{path}: expected {name} with numbers of its own, got {tuple(tensor.shape)} made of fewer.")
+    return Stored(tuple(tensor.shape), tensor.dtype, lambda: tensor)

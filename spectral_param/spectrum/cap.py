@@ -1,0 +1,167 @@
+"""Holding the singular values of plain weights below a cap while an optimizer steps."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from spectral_param.parametrization.blocks import blocks_of, matrices_of
+from spectral_param.spectrum.dense.ceiling import Ceiling
+from spectral_param.spectrum.patterns import as_patterns, plain_weights
+from spectral_param.spectrum.schedule_free import averages_itself, check_averages, hold_
+
+
+class _Held(NamedTuple):
+    module: nn.Module
+    tensor_name: str
+    ceiling: Ceiling
+
+
+class SpectralCap:
+    """Holds the singular values of plain weights at or below a cap, after every step of an optimizer, in any loop.
+
+    After each step σ_max ≤ max (1 + tolerance) is certain, not estimated: a weight that is far from the edge costs one
+    pass over it, one that is near a Gram matrix and its Cholesky decomposition, and one that is above is capped, its
+    leading directions alone; see Note [Ceilings] in :mod:`spectral_param.spectrum.dense.ceiling`. Any optimizer will
+    do, fused ones and ``torch.optim.Muon`` too; schedule-free ones have the point that they average held as well.
+    Under DDP each rank does the same. Weights that ``fully_shard`` has spread are gathered, unless they are far from
+    the edge; all ranks have to take part. Nothing has to be saved: what is held follows from the weights.
+
+    Args:
+        model: any module. Weights are found once, so build this after whatever replaces modules.
+        max: the cap, positive.
+        dense: name patterns of the plain weights to hold. A convolution is read as its (out, in·kh·kw) matrix, experts
+            as a matrix each; see :func:`~spectral_param.singular_values`. Embeddings and heads are weights like others.
+        tolerance: how far above the cap σ may be before it is moved there, relative.
+        per_gate: each gate of an LSTM or GRU weight, each of q, k, v in attention, and each group of a convolution as a
+            matrix of its own.
+
+    Raises:
+        TypeError: if patterns are no strings.
+        ValueError: if ``max`` or ``tolerance`` is not positive and finite, or nothing matches.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param import SpectralCap, spectral_norm
+        >>> layer = torch.nn.Linear(3, 3)
+        >>> optimizer = torch.optim.SGD(layer.parameters(), lr=10.0)
+        >>> cap = SpectralCap(layer, max=1.0).attach(optimizer)
+        >>> layer(torch.ones(3)).sum().backward()
+        >>> optimizer.step()
+        >>> spectral_norm(layer).item() <= 1.01
+        True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        max: float,
+        *,
+        dense: str | Sequence[str] = "*",
+        tolerance: float = 0.01,
+        per_gate: bool = False,
+    ) -> None:
+        check_cap(max, tolerance)
+        patterns = as_patterns("dense", dense)
+        self._held: dict[str, _Held] = {}
+        self._handles: list[RemovableHandle] = []
+        for name, (module, weight) in plain_weights(model, patterns).items():
+            tensor_name = name.rpartition(".")[2]
+            matrices = matrices_of(module, weight, blocks_of(module, tensor_name) if per_gate else 1)
+            self._held[name] = _Held(module, tensor_name, Ceiling(matrices, max, tolerance))
+        if not self._held:
+            raise ValueError(f"dense: expected patterns of plain weights, {', '.join(patterns)} matches none.")
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the weights that are held."""
+        return list(self._held)
+
+    def attach(self, *optimizers: Optimizer) -> SpectralCap:
+        """Caps the weights, and again after every step of these optimizers, until :meth:`detach`.
+
+        Args:
+            optimizers: all that step on the weights. Accelerate's wrappers are seen through.
+
+        Returns:
+            Itself.
+
+        Raises:
+            ValueError: for an optimizer that averages in a way that is not known.
+
+        Warns:
+            UserWarning: of held weights that require a gradient and are in none of the optimizers: whatever steps on
+                them, or copies another tensor into them, is not followed by a cap.
+        """
+        found = tuple(getattr(optimizer, "optimizer", optimizer) for optimizer in optimizers)
+        check_averages("SpectralCap", found)
+        self.detach()
+        stepped = {id(p) for optimizer in found for group in optimizer.param_groups for p in group["params"]}
+        idle = [
+            name
+            for name, held in self._held.items()
+            if (weight := self._weight(name, held)).requires_grad and id(weight) not in stepped
+        ]
+        if idle:
+            warnings.warn(f"SpectralCap: no optimizer holds {', '.join(idle)}.", stacklevel=2)
+        self.hold_(found)
+
+        def after_step(*step: Any) -> None:
+            self.hold_(found)
+
+        self._handles = [optimizer.register_step_post_hook(after_step) for optimizer in found]
+        return self
+
+    def detach(self) -> None:
+        """Lets the optimizers go."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def hold_(self, optimizers: Iterable[Optimizer] = ()) -> list[str]:
+        """Caps the weights now.
+
+        Args:
+            optimizers: those that step on them; it matters for schedule-free ones alone, which average them.
+
+        Returns:
+            The names of those that were above, and so were changed.
+        """
+        optimizers = tuple(optimizers)
+        alone = not any(map(averages_itself, optimizers))
+        changed = dict.fromkeys(self._held, False)
+
+        def cap_(name: str, weight: nn.Parameter, ceiling: Ceiling) -> None:
+            changed[name] |= ceiling.hold_(weight)
+
+        for name, held in self._held.items():
+            held.ceiling.remember = alone  # one copy cannot follow the two points of an average
+            weight = self._weight(name, held)
+            hold_(weight, optimizers, partial(cap_, name, weight, held.ceiling))
+        return [name for name, is_changed in changed.items() if is_changed]
+
+    @staticmethod
+    def _weight(name: str, held: _Held) -> nn.Parameter:
+        weight = held.module._parameters.get(held.tensor_name)
+        if weight is None:
+            raise ValueError(f"{name}: expected the parameter that SpectralCap holds, got none; build it anew.")
+        return weight
+
+
+def check_cap(max: float, tolerance: float) -> None:
+    """Raises ``ValueError`` unless both are positive and finite.
+
+    Example:
+        >>> from spectral_param.spectrum.cap import check_cap
+        >>> check_cap(1.0, 0.01)
+    """
+    for name, value in (("max", max), ("tolerance", tolerance)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name}: expected a positive, finite number for plain weights, got {value}.")

@@ -1,0 +1,135 @@
+"""A cap on the singular values of a plain weight that moves: held for certain, and most often for little.
+
+Note [Ceilings]
+~~~~~~~~~~~~~~~
+Held is σ_max ≤ edge = cap (1 + tolerance). From the cheap to the dear, and no further than needed:
+
+1. A copy R of the weight whose σ_max was once found below a level: σ_max(W) ≤ level + ‖W - R‖_F, whatever has been done
+   to W since. One pass over the weight.
+2. A warm power iteration on the Gram matrix: what it finds is reached, so that above the edge there is nothing to ask.
+3. Below it the certificate (Note [Certificates]), first at a level between what was found and the edge, which begins a
+   new R, then at the edge itself.
+4. The cap, which leaves what lies below it where it is.
+
+Whether the weight is changed rests on the weight alone: none of this has to be saved with a checkpoint.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spectral_param.parametrization.blocks import Matrices
+from spectral_param.spectrum.dense.gram import gram, is_below
+from spectral_param.spectrum.dense.projection import capped
+from spectral_param.torch_state.precision import full_precision, wide
+from spectral_param.torch_state.shards import whole, write_
+
+_STEPS = 2  # of the power iteration, which is warm but for its first time
+_ORDINARY = 1e-12, 1e12  # caps whose squares are far from the ends of float32
+
+
+class Ceiling:
+    """Holds σ_max ≤ cap (1 + tolerance) of one plain weight, step after step; see Note [Ceilings].
+
+    Args:
+        matrices: how the weight is read.
+        cap: where singular values that are too large are moved to, at least 0.
+        tolerance: how far above they may be, relative and positive.
+        remember: whether a copy of the weight is kept while it is far from the edge.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from spectral_param.parametrization.blocks import matrices_of
+        >>> from spectral_param.spectrum.dense.ceiling import Ceiling
+        >>> weight = torch.diag(torch.tensor([2.01, 0.5]))
+        >>> ceiling = Ceiling(matrices_of(nn.Linear(2, 2), weight), cap=2.0)
+        >>> ceiling.hold_(weight), ceiling.hold_(weight.mul_(1.1)), weight.diagonal()
+        (False, True, tensor([2.0000, 0.5500]))
+    """
+
+    def __init__(self, matrices: Matrices, cap: float, tolerance: float = 0.01, *, remember: bool = True) -> None:
+        self.matrices = matrices
+        self.cap = cap
+        self.edge = cap * (1 + tolerance)
+        self.tolerance = tolerance
+        self.remember = remember
+        self._reference: Tensor | None = None  # R
+        self._level = 0.0  # below which σ_max of R is
+        self._vectors: Tensor | None = None  # (count, k, 1), of the power iteration
+
+    @torch.no_grad()
+    def hold_(self, weight: Tensor) -> bool:
+        """Caps the weight in place where it is due, and says whether it was.
+
+        What is not finite stays as it is. A collective for a ``DTensor``, with the same answer on every rank.
+
+        Args:
+            weight: of the shape that ``matrices`` is for.
+        """
+        if self._is_near(weight):
+            return False
+        self._reference = None
+        with full_precision(weight.device.type):
+            stack, product = self._read(weight)
+            return not self._has_room(weight, product) and self._lower_(weight, stack, product)
+
+    def _is_near(self, weight: Tensor) -> bool:
+        """Whether the weight is so near to what was certified that it is below the edge."""
+        if self._reference is None:
+            return False
+        distance = whole(torch.linalg.vector_norm(weight.detach() - self._reference, dtype=torch.float32))
+        return self._level + 1.01 * distance.item() < self.edge  # a hundredth for rounding, of bfloat16 too
+
+    def _read(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The weight as (count, p, q) and its Gram matrices, in float64 where squares would not fit into float32."""
+        stack = self.matrices.of(wide(whole(weight.detach())))
+        product = gram(stack)
+        if not (_ORDINARY[0] < self.cap < _ORDINARY[1] and product.isfinite().all()):
+            stack = stack.double()
+            product = gram(stack)
+        return stack, product
+
+    def _power(self, product: Tensor) -> float:
+        """What σ_max is at least."""
+        steps = _STEPS
+        if self._vectors is None or self._vectors.dtype != product.dtype:
+            generator = torch.Generator(product.device).manual_seed(0)
+            shape = (*product.shape[:-1], 1)
+            self._vectors = torch.randn(shape, dtype=product.dtype, device=product.device, generator=generator)
+            steps = 5 * _STEPS
+        vectors = self._vectors
+        for _ in range(steps):
+            vectors = torch.nn.functional.normalize(vectors, dim=-2)
+            vectors = product @ vectors
+        squares = vectors.norm(dim=-2)
+        moved = squares.isfinite() & (squares > 0)  # what is not goes on from where it was
+        self._vectors = torch.where(moved.unsqueeze(-2), vectors, self._vectors)
+        return float(torch.where(moved, squares, 0).amax().sqrt())
+
+    def _has_room(self, weight: Tensor, product: Tensor) -> bool:
+        """Whether σ_max is a good way below the edge for certain; what is known of the weight is kept then."""
+        level = max(self._power(product) * self.edge, self.edge**2 / 16) ** 0.5
+        if not self.remember or level > 0.98 * self.edge or not is_below(product, level).all():
+            return False
+        self._reference, self._level = weight.detach().clone(), level
+        return True
+
+    def _lower_(self, weight: Tensor, stack: Tensor, product: Tensor) -> bool:
+        """Moves σ to the cap where it is above the edge, and below where rounding brings it above the edge again."""
+        target, changed = self.cap, False
+        while True:
+            size = product.diagonal(dim1=-2, dim2=-1).sum(-1)  # at least σ_max²
+            due = size.isfinite() & ~is_below(product, self.edge)
+            if not due.any():
+                return changed
+            stack = stack.clone()
+            stack[due] = capped(stack[due], product[due], target)
+            write_(weight, self.matrices.to_weight(stack).to(weight.dtype))
+            changed = True
+            eps = torch.finfo(weight.dtype).eps
+            if 16 * eps * float(size[due].amax().sqrt()) < self.edge - self.cap:  # rounding is no matter
+                return changed
+            stack, product = self._read(weight)
+            target *= 1 - max(self.tolerance, 2 * eps)

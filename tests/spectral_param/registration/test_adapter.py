@@ -1,0 +1,107 @@
+"""Adapters on frozen bases: out, in, off, and what is refused."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from spectral_param import (
+    adapter_state_dict,
+    load_adapter,
+    register_all,
+    register_svd_parametrization,
+    save_adapter,
+    without_adapter,
+)
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Conv1d(6, 4, 1), nn.Linear(5, 5))
+
+
+def registered(**settings):
+    model = network()
+    register_all(model, base="frozen", **{"reflectors": 4, "rank": 3, **settings})
+    return model
+
+
+def moved(model):
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and "parametrizations" in name:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def weights(model):
+    return [model[0].weight, model[2].weight, model[3].weight]
+
+
+def test_an_adapter_holds_the_trained_numbers_alone_and_brings_them_back():
+    trained = moved(registered())
+    adapter = adapter_state_dict(trained)
+    assert sorted(adapter)[:4] == ["0.weight.sigma", "0.weight.start", "0.weight.u", "0.weight.v"]
+    assert sum(t.numel() for name, t in adapter.items() if not name.endswith("start")) == sum(
+        p.numel() for name, p in trained.named_parameters() if p.requires_grad and "bias" not in name
+    )
+    fresh = registered()
+    assert load_adapter(fresh, adapter) is fresh
+    for one, other in zip(weights(fresh), weights(trained), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+    assert all(t.is_leaf and not t.requires_grad for t in adapter.values())
+
+
+def test_two_adapters_are_swapped_on_one_base():
+    first, second, model = moved(registered()), moved(registered()), registered()
+    for trained in (first, second, first):
+        load_adapter(model, adapter_state_dict(trained))
+        torch.testing.assert_close(model[0].weight, trained[0].weight, atol=1e-6, rtol=1e-6)
+
+
+def test_a_file_brings_the_same(tmp_path):
+    pytest.importorskip("safetensors")
+    trained, path = moved(registered()), tmp_path / "adapter.safetensors"
+    save_adapter(trained, path)
+    model = load_adapter(registered(), path)
+    torch.testing.assert_close(model[0].weight, trained[0].weight, atol=1e-6, rtol=1e-6)
+    with pytest.raises(ValueError, match="model: expected a weight registered with base='frozen'"):
+        save_adapter(network(), path)
+
+
+def test_off_it_is_the_base_to_the_bit_and_on_again_what_it_was():
+    plain, model, x = network(), moved(registered()), torch.randn(5, 8)
+    on = model[0](x)
+    with without_adapter(model):
+        assert torch.equal(model[0](x), plain[0](x))
+        assert all(torch.equal(a, b) for a, b in zip(weights(model), weights(plain), strict=True))
+        with without_adapter(model):
+            pass
+        assert torch.equal(model[0](x), plain[0](x))
+    assert torch.equal(model[0](x), on)
+
+
+def refused(adapter, message):
+    model = registered()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=message):
+        load_adapter(model, adapter)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_what_does_not_fit_is_refused_by_name_and_changes_nothing():
+    adapter = adapter_state_dict(moved(registered()))
+    refused({k: v for k, v in adapter.items() if k != "2.weight.u"}, "none for 2.weight.u")
+    refused({**adapter, "9.weight.u": torch.ones(2)}, "alone, got 9.weight.u")
+    refused({**adapter, "0.weight.v": torch.ones(8, 2)}, r"0.weight.v of shape \(8, 4\), got \(8, 2\)")
+    refused({**adapter, "3.weight.start": 2 * adapter["3.weight.start"]}, "same base.*3.weight.start")
+    refused({**adapter, "3.weight.start": torch.full((3,), torch.nan)}, "same base")
+    with pytest.raises(ValueError, match="model: expected a weight registered with base='frozen'"):
+        load_adapter(nn.Linear(2, 2), adapter)
+
+
+def test_only_frozen_bases_have_one():
+    model = network()
+    register_svd_parametrization(model[0])
+    assert adapter_state_dict(model) == {}

@@ -1,0 +1,176 @@
+import json
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from spectral_param import register_svd_parametrization
+from spectral_param.__main__ import main
+from spectral_param.report.checkpoints.inspection import compare_files, inspect_file
+from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
+from tests.spectral_param.report.checkpoints.files import write_safetensors
+
+
+def rows_of(path, **options):
+    rows, passed_over = inspect_file(path, **options)
+    return {row["weight"]: row for row in rows}, passed_over
+
+
+def test_each_weight_is_read_as_matrices_with_the_singular_values_of_each(tmp_path):
+    tensors = {
+        "fc.weight": torch.randn(7, 5),
+        "fc.bias": torch.randn(7),
+        "conv.weight": torch.randn(4, 3, 2, 2),
+        "conv1d.weight": torch.randn(4, 3, 5),
+        "experts.up": torch.randn(3, 12, 20),
+        "counts": torch.ones(2, 2, dtype=torch.int64),
+    }
+    rows, passed_over = rows_of(write_safetensors(tmp_path / "a.safetensors", tensors), top=3)
+    assert list(rows) == ["fc.weight", "conv.weight", "conv1d.weight", "experts.up"]
+    assert passed_over == {"counts": "its dtype is int64"}
+    for name, matrices in (
+        ("fc.weight", tensors["fc.weight"][None]),
+        ("conv.weight", tensors["conv.weight"].flatten(1)[None]),
+        ("conv1d.weight", tensors["conv1d.weight"].flatten(1)[None]),
+        ("experts.up", tensors["experts.up"]),
+    ):
+        truth = torch.linalg.svdvals(matrices)
+        torch.testing.assert_close(torch.tensor(rows[name]["sigma"]), truth[:, :3])
+        assert rows[name]["max"] == pytest.approx(truth.max().item())
+        assert rows[name]["blocks"] == len(matrices)
+        stable_rank = (truth.square().sum(1) / truth[:, 0].square()).mean().item()
+        assert rows[name]["stable_rank"] == pytest.approx(stable_rank, rel=1e-4)
+
+
+def test_leading_values_of_a_large_matrix_are_within_a_hundredth(tmp_path):
+    matrix = torch.randn(600, 500).bfloat16()
+    rows, _ = rows_of(write_safetensors(tmp_path / "a.safetensors", {"w": matrix}), whole=100)
+    truth = torch.linalg.svdvals(matrix.float())
+    torch.testing.assert_close(torch.tensor(rows["w"]["sigma"][0]), truth[:10], rtol=0.01, atol=0)
+    assert rows["w"]["stable_rank"] == pytest.approx((truth.square().sum() / truth[0] ** 2).item(), rel=0.02)
+    assert math.isnan(rows["w"]["tail_exponent"])
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_adapters_are_their_product(tmp_path, scaled):
+    a, b = torch.randn(4, 20), torch.randn(30, 4)
+    names = "model.q_proj.lora_A.weight", "model.q_proj.lora_B.weight"
+    if scaled:
+        (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 8}))
+    path = write_safetensors(tmp_path / "adapter_model.safetensors", dict(zip(names, (a, b), strict=True)))
+    rows, passed_over = rows_of(path)
+    row = rows["model.q_proj"]
+    assert (row["kind"], row["shape"], passed_over) == ("LoRA r=4", (30, 20), {})
+    truth = torch.linalg.svdvals(b @ a)[:4] * (2 if scaled else 1)
+    torch.testing.assert_close(torch.tensor(row["sigma"][0]), truth, rtol=1e-4, atol=0)
+
+
+def test_adapters_in_the_names_of_other_programs_are_found(tmp_path):
+    down, up = torch.randn(2, 6, 1, 1), torch.randn(5, 2, 1, 1)
+    tensors = {
+        "unet.lora_down.weight": down,
+        "unet.lora_up.weight": up,
+        "unet.alpha": torch.tensor(1.0),
+        "x.lora_A.default.weight": torch.randn(3, 4),
+    }
+    rows, passed_over = rows_of(write_safetensors(tmp_path / "a.safetensors", tensors))
+    truth = torch.linalg.svdvals(up.flatten(1) @ down.flatten(1))[:2] / 2
+    torch.testing.assert_close(torch.tensor(rows["unet"]["sigma"][0]), truth, rtol=1e-4, atol=0)
+    assert passed_over == {"x.lora_A.default.weight": "a factor without a lora_B that fits"}
+
+
+def test_checkpoints_of_torch_and_of_lightning_are_read(tmp_path):
+    model = nn.Sequential(nn.Linear(3, 3), register_svd_parametrization(nn.Linear(3, 3)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+    rows, passed_over = rows_of(tmp_path / "a.pt")
+    assert list(rows) == ["0.weight"]
+    assert all("plain_state_dict" in reason for reason in passed_over.values())
+    torch.save(model[0].state_dict(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    assert list(rows_of(tmp_path / "old.pt")[0]) == ["weight"]
+    run = trainer(tmp_path)
+    run.fit(Regression(), vectors(2))
+    run.save_checkpoint(tmp_path / "run.ckpt")
+    assert list(rows_of(tmp_path / "run.ckpt")[0]) == ["second.weight"]
+
+
+class Hostile:
+    def __reduce__(self):
+        return print, ("run",)
+
+
+def test_a_hostile_or_cut_checkpoint_of_torch_is_an_error_that_names_it(tmp_path, capsys):
+    path = tmp_path / "bad.pt"
+    torch.save({"w": torch.randn(300, 300)}, path)
+    content = path.read_bytes()
+    for bad in (content[: len(content) // 2], b"", b"PK", pickle.dumps(Hostile())):
+        path.write_bytes(bad)
+        with pytest.raises(ValueError, match=r"bad\.pt: expected a checkpoint of tensors and plain values alone"):
+            inspect_file(path)
+    torch.save({"w": torch.ones(1).expand(2**20, 2**20)}, path)
+    with pytest.raises(ValueError, match=r"expected w with numbers of its own"):
+        inspect_file(path)
+    with pytest.raises(FileNotFoundError, match="expected a checkpoint, found no such file"):
+        inspect_file(tmp_path / "absent.pt")
+    assert "run" not in capsys.readouterr().out
+
+
+def test_two_files_are_compared_by_their_leading_directions(tmp_path):
+    u, _, vh = torch.linalg.svd(torch.randn(20, 12), full_matrices=False)
+    sigma = torch.linspace(6, 1, 12)
+    turn = torch.linalg.qr(torch.randn(20, 20)).Q
+    before = u * sigma @ vh
+    one = write_safetensors(tmp_path / "one.safetensors", {"w": before, "same": before, "gone": before, "v": before})
+    after = {"w": u * (sigma * torch.cat((torch.tensor([1.5]), torch.ones(11)))) @ vh, "same": before}
+    two = write_safetensors(tmp_path / "two.safetensors", after | {"v": turn @ before, "new": before})
+    rows, passed_over = compare_files(one, two, top=3)
+    rows = {row["weight"]: row for row in rows}
+    assert passed_over == {"gone": "in one.safetensors alone", "new": "in two.safetensors alone"}
+    assert rows["same"]["change"] == rows["same"]["sigma_change"] == 0
+    assert rows["same"]["angle_left"] < 0.1
+    assert rows["w"]["max_after"] == pytest.approx(9)
+    assert rows["w"]["sigma_change"] == pytest.approx(0.5, rel=1e-4)
+    assert max(rows["w"]["angle_left"], rows["w"]["angle_right"]) < 0.1
+    assert rows["v"]["sigma_change"] < 1e-5
+    assert rows["v"]["angle_right"] < 0.1
+    cosines = torch.linalg.svdvals(u[:, :3].mT @ turn @ u[:, :3])
+    assert rows["v"]["angle_left"] == pytest.approx(math.degrees(cosines.square().mean().sqrt().acos()), rel=1e-3)
+
+
+def test_the_command_prints_a_table_json_and_a_page(tmp_path, capsys):
+    path = write_safetensors(tmp_path / "a.safetensors", {"fc.weight": 2 * torch.eye(3), "n": torch.ones(2, 2).bool()})
+    main(["inspect", str(path), "--page", str(tmp_path / "page.html")])
+    said = capsys.readouterr()
+    assert said.out.splitlines()[0].split() == [
+        *("weight", "kind", "blocks", "shape", "max"),
+        *("stable_rank", "effective_rank", "tail_exponent", "tail_error"),
+    ]
+    assert said.out.splitlines()[1].split() == ["fc.weight", "plain", "1", "3×3", "2", "3", "3"]
+    assert "passed over n: its dtype is bool" in said.err
+    assert "<td>fc.weight</td>" in (tmp_path / "page.html").read_text()
+    main(["inspect", str(path), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["weights"][0]["sigma"] == [[2.0, 2.0, 2.0]]
+    assert found["weights"][0]["tail_exponent"] is None
+    main(["inspect", str(path), str(path)])
+    assert "angle_left" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["absent.pt"], "found no such file"),
+        (["a.safetensors", "--top", "0"], "top: expected a positive number, got 0"),
+        (["a.safetensors", "a.safetensors", "--page", "p.html"], "--page: expected one file, got two"),
+        (["vectors.safetensors"], "expected matrices, found none to show"),
+    ],
+)
+def test_a_mistake_ends_the_command_with_what_is_wrong(tmp_path, capsys, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    write_safetensors(tmp_path / "a.safetensors", {"w": torch.eye(2)})
+    write_safetensors(tmp_path / "vectors.safetensors", {"w": torch.ones(2)})
+    with pytest.raises(SystemExit, match="2"):
+        main(["inspect", *words])
+    assert message in capsys.readouterr().err
