@@ -50,9 +50,9 @@ def leading_triplets(w: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     if (found := iterated_triplets(w, rank, dtype)) is not None:
         return found[0].contiguous(), found[1] * scale, found[2].contiguous()
     u = torch.linalg.eigh(w @ w.mT).eigenvectors[:, -rank:].flip(-1)
-    v = w.mT @ u
-    sigma = torch.linalg.vector_norm(v, dim=0)
-    return u.contiguous(), sigma * scale, v / sigma.clamp_min(torch.finfo(v.dtype).tiny)
+    v, triangle = torch.linalg.qr(w.mT @ u)  # orthonormal also where σ is zero, unlike Wᵀu scaled
+    sigma = triangle.diagonal()
+    return u.contiguous(), sigma.abs() * scale, torch.where(sigma < 0, -v, v)
 
 
 def iterated_triplets(w: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -33,6 +33,19 @@ def whole(factor: Tensor) -> Tensor:
     return sharded.full_tensor() if is_shard(factor) else factor
 
 
+def own_part(factor: Tensor) -> Tensor:
+    """The factor itself, or what this rank holds of a shard.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.torch_state.shards import own_part
+        >>> own_part(torch.ones(2))
+        tensor([1., 1.])
+    """
+    sharded: Any = factor
+    return sharded.to_local() if is_shard(factor) else factor
+
+
 @torch.no_grad()
 def write_(factor: Tensor, value: Tensor) -> None:
     """Copies a whole value into the factor, in place; each rank takes its own part.

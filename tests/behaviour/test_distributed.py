@@ -12,7 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spectral_param import (
     Band,
+    Interval,
+    adapter_state_dict,
     clip_singular_values_,
+    load_adapter,
     load_plain_state_dict,
     plain_state_dict,
     register_all,
@@ -21,6 +24,7 @@ from spectral_param import (
     renormalize_reflectors_,
     singular_values,
     svd_parametrizations,
+    without_adapter,
 )
 
 
@@ -245,3 +249,58 @@ def test_removing_after_wrapping_is_refused(two_processes):
     for messages in two_processes(remove_after_wrapping):
         for message in messages:
             assert "'weight' of Linear is wrapped in DistributedDataParallel" in message
+
+
+def model_on_frozen_bases(dtype=torch.float32):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).to(dtype).requires_grad_(False)
+    register_svd_parametrization(model[0], base="frozen", reflectors=4, rank=3)
+    register_svd_parametrization(model[2], base="frozen", reflectors=2, sigma=Interval(0.01, 3.0))
+    return model
+
+
+def train_on_frozen_bases(model, x, y):
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
+    for _ in range(5):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+    plain = model.module if isinstance(model, DistributedDataParallel) else model
+    clip_singular_values_(plain, max=0.8)
+    renormalize_reflectors_(plain)
+    adapter = adapter_state_dict(plain)
+    with without_adapter(plain):
+        base = plain[0].weight.detach().clone()
+    load_adapter(plain, adapter)
+    weights = [plain[i].weight.detach().clone() for i in (0, 2)]
+    return [base, *weights, singular_values(plain[2]).detach(), *adapter.values()]
+
+
+def train_frozen_bases_wrapped(rank, wrap):
+    x, y = data()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return train_on_frozen_bases(wrap(model_on_frozen_bases()), x[rank::2], y[rank::2])
+
+
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, shard])
+def test_frozen_bases_are_fine_tuned_over_ranks_as_in_one_process(two_processes, wrap):
+    first, second = two_processes(train_frozen_bases_wrapped, wrap)
+    alone = train_on_frozen_bases(model_on_frozen_bases(), *data())
+    assert torch.equal(first[0], model_on_frozen_bases()[0].parametrizations.weight.original3)
+    for a, b, c in zip(first, second, alone, strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, c, rtol=0, atol=1e-5)
+
+
+def shard_a_half_precision_base(rank):
+    model = shard(model_on_frozen_bases(torch.bfloat16))
+    x, y = (part.bfloat16() for part in data())
+    (model(x) - y).square().mean().backward()
+    held = [p for name, p in model.named_parameters() if name.endswith("weight.original3")]
+    return [(str(p.dtype), p.to_local().numel(), p.numel()) for p in held]
+
+
+def test_a_half_precision_base_is_spread_over_ranks_in_its_dtype(two_processes):
+    for found in two_processes(shard_a_half_precision_base):
+        assert found == [("torch.bfloat16", 24, 48), ("torch.bfloat16", 16, 32)]
