@@ -18,12 +18,14 @@ TABLES = {
     "layer": ("layer", {}),
     "recurrent": ("recurrent", {}),
     "kept": ("recurrent", KEEP),
+    "compiled": ("compiled", {}),
     "native": ("native", {}),
     "deep": ("deep", {}),
     "native-weights": ("native_weights", {}),
     "threads": ("threads", {}),
     "overhead": ("overhead", {}),
     "memory": ("memory", {}),
+    "frozen-base": ("frozen_base", {}),
 }
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -40,6 +42,9 @@ def main() -> None:
     if unknown:
         parser.error(f"tables: expected some of {', '.join(TABLES)}, got {', '.join(sorted(unknown))}.")
     if options.save:
+        import torch
+
+        torch.set_flush_denormal(True)  # vanishing gradients would time how a processor takes the smallest numbers
         module, _ = TABLES[options.tables[0]]
         importlib.import_module(f"benchmarks.{module}").measure(options.quick).save(options.save)
         return

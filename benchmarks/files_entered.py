@@ -23,7 +23,7 @@ OURS = str(Path(spectral_param.__file__).parent)
 QUESTIONS: dict[CodeType, str] = {
     getattr(module, name).__code__: name
     for module, names in (
-        (modes, ("autocast_is_on", "is_lowered", "traced_or_transformed", "is_listened_to")),
+        (modes, ("autocast_is_on", "is_lowered", "is_seen_through", "is_listened_to")),
         (ways, ("way_to_build", "way_to_apply", "is_frozen", "is_less_work")),
     )
     for name in names

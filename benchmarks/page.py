@@ -26,8 +26,9 @@ def write(tables: Mapping[str, Table], folder: Path) -> Path:
         "# Performance",
         "",
         f"Measured by `python -m benchmarks` with torch {torch.__version__} on {_processor()}, one thread, processor "
-        f"time of that thread, candidates side by side in random order, medians. `torch.mm` in float32: "
-        f"{gemm_rate() / 1e9:.0f} GF/s.",
+        f"time of that thread, candidates side by side in random order, medians, the smallest numbers taken for zero "
+        f"(`torch.set_flush_denormal(True)`). `torch.mm` in float32: {gemm_rate() / 1e9:.0f} GF/s. All tables are of "
+        "one run on this processor.",
         "",
         "## Figures to reach",
         "",
@@ -57,7 +58,7 @@ def _processor() -> str:
 
 def _draw(table: Table, path: Path) -> None:
     """Milliseconds against n, with the slope between the two largest sizes."""
-    figure, axes = plt.subplots(figsize=(5.2, 3.6), dpi=80)
+    figure, axes = plt.subplots(figsize=(8.0, 4.2), dpi=100)
     for name, curve in table.curves.items():
         sizes = sorted(curve)
         times = [curve[n] for n in sizes]
@@ -65,11 +66,17 @@ def _draw(table: Table, path: Path) -> None:
         if len(sizes) > 1:
             rise = math.log(times[-1] / times[-2]) / math.log(sizes[-1] / sizes[-2])
             slope = f", n^{rise:.1f}"
-        axes.loglog(sizes, times, "o-", label=name + slope)
+        plain = name.startswith("nn.")
+        style = {"color": "black", "linewidth": 2.5, "linestyle": "--"} if plain else {"marker": "o"}
+        axes.loglog(sizes, times, label=name + slope, **style)
+    every = sorted({n for curve in table.curves.values() for n in curve})
+    axes.set_xticks(every, [str(n) for n in every])
+    axes.set_xticks([], minor=True)
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("n")
     axes.set_ylabel("ms")
-    axes.grid(True, which="both", alpha=0.3)
-    axes.legend(fontsize=7)
+    axes.grid(True, alpha=0.3)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
     figure.tight_layout()
     figure.savefig(path)
     plt.close(figure)

@@ -42,6 +42,27 @@ TARGETS = (
     ("the same, native, m = 32", "native-weights", "ms n=128 m=32", 0.15),
     ("the same, native, m = 16", "native-weights", "ms n=128 m=16", 0.15),
     ("30 layers of 128, m = 16, native, over the plain network", "native-weights", "m = 16, together", 1.5),
+    *(
+        (f"a frozen base, n = {n}, m = 8, r = 8, over {peer} 16", "frozen-base", f"over {peer} n={n}", bound)
+        for n in (1024, 2048, 4096)
+        for peer, bound in (("LoRA", 1.3), ("HRA", 0.6))
+    ),
+    *(
+        (f"the same, peak memory over LoRA 16, n = {n}", "frozen-base", f"memory n={n}", 1.3)
+        for n in (1024, 2048, 4096)
+    ),
+    ("ResNet-18 on frozen bases, m = 8, r = 8, over the plain step", "frozen-base", "ResNet-18, r = 8", 1.5),
+    ("registering it with r = 0, s", "frozen-base", "registering ResNet-18, r = 0", 1.0),
+    ("registering it with all σ, s", "frozen-base", "registering ResNet-18, all σ", 3.0),
+    *(
+        (f"{name}, compiled over eager", "compiled", f"compiled over eager, {name}", 1.05)
+        for name in (
+            *(f"n = {n}, {m}" for n in (256, 1024, 2048) for m in ("m = 16", "all")),
+            "SpectralRNN, m = 16",
+            "SpectralRNN, m = 128",
+        )
+    ),
+    ("compiling n = 1024, all, s", "compiled", "compiling, n = 1024, all", 15),
     ("import spectral_param after torch, s", "overhead", "import", 0.1),
 )
 

@@ -2,65 +2,174 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spectral_param.parametrization.lookup import svd_parametrizations
+from spectral_param.parametrization.step_rates import ADAFACTOR, ADAM, SGD, StepRates
 from spectral_param.registration.injection.successors import successor
+from spectral_param.sigma import Unconstrained
+
+STEP_RATES = {
+    **dict.fromkeys(("adam", "adamw", "nadam", "radam", "adamax", "adagrad", "rmsprop", "lion"), ADAM),
+    **dict.fromkeys(("sgd", "asgd"), SGD),
+    "adafactor": ADAFACTOR,
+}
+"""How an optimizer moves what it trains, by the name of its class."""
+
+_OWN_STEPS = "which finds the length of its steps by itself: give it model.parameters()"
+_WITHOUT_RATES = {
+    "muon": "which takes plain matrices: give it those of 'others', and the factors, which are none, to AdamW",
+    **dict.fromkeys(("lbfgs", "adadelta", "rprop"), _OWN_STEPS),
+}
 
 
 def parameter_groups(
     model: nn.Module,
     *,
+    lr: float | None = None,
+    optimizer: str | type[torch.optim.Optimizer] = "adam",
     weight_decay: float = 0.0,
     sigma_lr: float | None = None,
-    sigma_weight_decay: float = 0.0,
+    sigma_weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Sorts the trained parameters of a model for an optimizer: reflectors, σ, and all others.
+    """Sorts the trained parameters of a model for an optimizer, so that it trains as the plain model did.
 
-    Decay on reflectors would change no weight but, step by step, how far a learning rate turns them; they get none.
-    Decay on σ is that of the weight where σ is :class:`~spectral_param.Unconstrained`, since ‖W‖² = Σσ²; other maps it
-    pulls towards the σ of raw = 0.
+    With ``lr``, the learning rate of the plain model, σ and the reflectors of each weight get the multiple of it that
+    moves the weight as far in a step as the plain one moved: about √max(p, q) for σ under Adam. Without, all have the
+    rate of the optimizer. The multiples come from the weights as they are: call it once they are registered and, if
+    they are to be, loaded and renormalized. Which groups there are depends on names and shapes alone, so the state of
+    an optimizer fits the groups of any later run; schedulers multiply the rate of each.
+
+    ``weight_decay`` is the plain model's, too. With ``lr``, σ is pulled down by it as ‖W‖ was, where σ is
+    :class:`~spectral_param.Unconstrained`, since ‖W‖² = Σσ²; other maps it would pull towards the σ of raw = 0.
+    Reflectors have none: it would change no weight but, step by step, how far a learning rate turns them. Rules by
+    dimension, as ``p.dim() >= 2``, know none of this: factors have one dimension, or two in chunks.
 
     Args:
         model: any module.
-        weight_decay: of the other parameters.
-        sigma_lr: the learning rate of σ; ``None``: that of the optimizer.
-        sigma_weight_decay: of the raw numbers of σ.
+        lr: the plain model's learning rate; ``None``: that of the optimizer for all.
+        optimizer: what the groups are for, where ``lr`` is given: its class, or the name of one that moves parameters
+            alike: by the rate in each entry, "adam", as Adam and its kin, RMSprop, Adagrad and Lion do; in proportion
+            to gradients, "sgd", with or without momentum; in proportion to themselves, "adafactor".
+        weight_decay: of the other parameters and, with ``lr``, of σ, in the measure of W; decoupled, as AdamW has it.
+        sigma_lr: the learning rate of σ; ``None``: that found by ``lr``, or that of the optimizer.
+        sigma_weight_decay: of the raw numbers of σ; ``None``: that found by ``lr`` and ``weight_decay``, or 0.
 
     Returns:
-        Groups with ``"name"`` ("others", "reflectors", "sigma"), ``"params"``, ``"weight_decay"`` and, for σ, ``"lr"``;
-        those without parameters are left out. Each parameter that requires a gradient is in one of them, once.
+        Groups with ``"name"`` ("others", "reflectors …", "sigma …"), ``"params"``, ``"weight_decay"`` and, where it is
+        known, ``"lr"``; those without parameters are left out. With ``lr``, weights whose names differ in numbers
+        alone share their groups if they are of one shape. Each parameter that requires a gradient is in one, once.
+
+    Raises:
+        ValueError: for an optimizer whose rule is not known, or, with ``lr``, a weight on the meta device.
+        TypeError: if ``optimizer`` is neither a name nor a class.
 
     Example:
         >>> import torch
         >>> from torch import nn
-        >>> from spectral_param import parameter_groups, register_svd_parametrization
-        >>> model = nn.Sequential(register_svd_parametrization(nn.Linear(4, 4)), nn.Linear(4, 2))
-        >>> groups = parameter_groups(model, weight_decay=0.01, sigma_lr=1e-4)
-        >>> [(group["name"], len(group["params"])) for group in groups]
-        [('others', 3), ('reflectors', 2), ('sigma', 1)]
-        >>> optimizer = torch.optim.AdamW(groups, lr=1e-3)
-        >>> [group["lr"] for group in optimizer.param_groups]
-        [0.001, 0.001, 0.0001]
+        >>> from spectral_param import parameter_groups, register_all
+        >>> model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16))
+        >>> _ = register_all(model, init="orthogonal")
+        >>> optimizer = torch.optim.AdamW(parameter_groups(model, lr=1e-3, weight_decay=0.1))
+        >>> for group in optimizer.param_groups:
+        ...     if not group["name"].startswith("reflectors"):
+        ...         print(group["name"], group["lr"], round(group["weight_decay"], 4))
+        others 0.001 0.1
+        sigma *.weight 64×64 0.008 0.0125
+        sigma *.weight 16×64 0.008 0.0125
     """
-    kinds = {}
-    for _, parametrization in svd_parametrizations(model):
-        raw = parametrization.raw_sigma
-        kinds.update({id(factor): "sigma" if factor is raw else "reflectors" for factor in parametrization.factors})
-    groups: dict[str, dict[str, Any]] = {
-        "others": {"params": [], "weight_decay": weight_decay},
-        "reflectors": {"params": [], "weight_decay": 0.0},
-        "sigma": {"params": [], "weight_decay": sigma_weight_decay},
-    }
-    if sigma_lr is not None:
-        groups["sigma"]["lr"] = sigma_lr
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            groups[kinds.get(id(parameter), "others")]["params"].append(parameter)
-    return [{"name": name, **group} for name, group in groups.items() if group["params"]]
+    kind = step_rates(optimizer)
+    kept = list(_factors(model, None if lr is None else kind))
+    ours = {id(factor.tensor) for factor in kept}
+    others = [p for p in model.parameters() if p.requires_grad and id(p) not in ours]
+    groups: list[dict[str, Any]] = [{"name": "others", "params": others, "weight_decay": weight_decay}]
+    if lr is not None:
+        groups[0]["lr"] = lr
+    for part in ("reflectors", "sigma"):
+        alike: dict[Any, list[_Factor]] = {}
+        for factor in kept:
+            if factor.part == part and factor.tensor.requires_grad:
+                alike.setdefault(factor.alike, []).append(factor)
+        for (name, *_), factors in alike.items():
+            group = {"name": f"{part} {name}".strip(), "params": [factor.tensor for factor in factors]}
+            rate = None if lr is None else lr * median(factor.multiple for factor in factors)
+            decay = 0.0
+            if part == "sigma":
+                rate = rate if sigma_lr is None else sigma_lr
+                if lr and rate and factors[0].decays:
+                    decay = weight_decay * lr / rate  # a step takes off the rate times the decay
+                decay = decay if sigma_weight_decay is None else sigma_weight_decay
+            groups.append(group | {"weight_decay": decay} | ({} if rate is None else {"lr": rate}))
+    _number(groups)
+    return [group for group in groups if group["params"]]
+
+
+def step_rates(optimizer: str | type[torch.optim.Optimizer]) -> StepRates:
+    """How an optimizer moves what it trains; the errors are those of :func:`parameter_groups`.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.optimizers import step_rates
+        >>> step_rates(torch.optim.AdamW) is step_rates("adam")
+        True
+    """
+    if isinstance(optimizer, str):
+        name = optimizer
+    elif isinstance(optimizer, type):
+        name = optimizer.__name__
+    else:
+        raise TypeError(f"optimizer: expected a class or a name, got {type(optimizer).__name__}.")
+    if name.lower() in _WITHOUT_RATES:
+        raise ValueError(
+            f"optimizer: expected one that goes by a learning rate, got {name}, {_WITHOUT_RATES[name.lower()]}."
+        )
+    if name.lower() not in STEP_RATES:
+        raise ValueError(f"optimizer: expected one of {', '.join(STEP_RATES)}, got {name}; name one that moves alike.")
+    return STEP_RATES[name.lower()]
+
+
+class _Factor(NamedTuple):
+    """A factor, what part of its weight it is, and which others share its group."""
+
+    tensor: Tensor
+    part: str
+    alike: tuple[Any, ...]
+    multiple: float
+    decays: bool
+
+
+def _factors(model: nn.Module, rates: StepRates | None) -> Iterator[_Factor]:
+    """The factors of all registered weights; without ``rates`` those of a part are all alike."""
+    for name, held in svd_parametrizations(model):
+        p, q = held.shape
+        blocks = f"{held.chunks}×{p}×{q}" if held.chunks > 1 else f"{p}×{q}"
+        kind = held.reflectors, held.init, type(held.sigma_map)  # no number that training changes
+        multiples = rates.of(held) if rates else (1.0,) * len(held.factors)
+        for place, side in zip(held.layout.places, ("U", "", "V"), strict=True):
+            if place >= 0:
+                label = " ".join(filter(None, (side, re.sub(r"\d+", "*", name), blocks)))
+                yield _Factor(
+                    held.factors[place],
+                    "reflectors" if side else "sigma",
+                    (label, *kind) if rates else ("",),
+                    multiples[place],
+                    isinstance(held.sigma_map, Unconstrained),
+                )
+
+
+def _number(groups: Sequence[dict[str, Any]]) -> None:
+    """Tells groups of one name apart, as callbacks that log rates by name require."""
+    for name, count in Counter(group["name"] for group in groups).items():
+        if count > 1:
+            for i, group in enumerate(group for group in groups if group["name"] == name):
+                group["name"] = f"{name} ({i + 1})"
 
 
 def add_factors_(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:

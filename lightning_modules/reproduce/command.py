@@ -98,7 +98,8 @@ def _train(
         processes = min(arguments.processes or usual_processes(), max(len(missing), 1))
         seconds = deadline - time.monotonic()
         places = arguments.data, arguments.results
-        for run, done in train_all(missing, *places, processes, seconds, arguments.native):
+        options = arguments.native, arguments.flush_denormal
+        for run, done in train_all(missing, *places, processes, seconds, *options):
             if not done:
                 failed.append(run)
             progress.update(bar, advance=1)
@@ -158,6 +159,12 @@ def _parser() -> argparse.ArgumentParser:
         "--native",
         action="store_true",
         help="compile the native forms and train with them: recurrences take half the time",
+    )
+    parser.add_argument(
+        "--flush-denormal",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="take numbers too small for full precision for zero: gradients that vanish are many times as fast so",
     )
     parser.add_argument(
         "--data", type=Path, default=Path("data"), help="folder with mnist, ptb, ucr and multilabel (data)"

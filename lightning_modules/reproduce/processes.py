@@ -35,7 +35,13 @@ def usual_processes() -> int:
 
 
 def train_all(
-    runs: Sequence[PlannedRun], root: Path, folder: Path, processes: int, seconds: float, native: Path | None = None
+    runs: Sequence[PlannedRun],
+    root: Path,
+    folder: Path,
+    processes: int,
+    seconds: float,
+    native: Path | None = None,
+    flush_denormal: bool = True,
 ) -> Iterator[tuple[PlannedRun, bool]]:
     """Trains runs, each in a process of its own, and writes their results.
 
@@ -52,6 +58,7 @@ def train_all(
         processes: how many at a time.
         seconds: time after which everything ends, finished or not.
         native: folder of the native forms that runs take, compiled already; None for none.
+        flush_denormal: takes numbers too small for full precision for zero, which is many times as fast on some CPUs.
 
     Yields:
         Each run as it ends, and whether there is a result.
@@ -64,7 +71,9 @@ def train_all(
         while waiting or running:
             while waiting and len(running) < processes:
                 run = waiting.popleft()
-                process = context.Process(target=_work, args=(run, root, folder, processes > 1, native), daemon=True)
+                process = context.Process(
+                    target=_work, args=(run, root, folder, processes > 1, native, flush_denormal), daemon=True
+                )
                 process.start()
                 running[process] = run
             left = deadline - time.monotonic()
@@ -96,13 +105,16 @@ def _context() -> Any:
     return context
 
 
-def _work(run: PlannedRun, root: Path, folder: Path, one_thread: bool, native: Path | None) -> None:
+def _work(
+    run: PlannedRun, root: Path, folder: Path, one_thread: bool, native: Path | None, flush_denormal: bool
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()  # also where it is killed
     warnings.simplefilter("ignore")
     warnings.filterwarnings("always", ".*expected a whole checkpoint")
     logging.getLogger("lightning").setLevel(logging.ERROR)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.set_flush_denormal(flush_denormal)
     if one_thread:
         torch.set_num_threads(1)
     checkpoints, failure = run_folder(folder, run), error_path(folder, run)

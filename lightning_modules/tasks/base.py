@@ -10,6 +10,7 @@ from torch import Tensor
 from torchmetrics import MeanMetric, Metric, MetricCollection
 
 from datamodules.batched import Batch
+from spectral_param import parameter_groups
 
 
 class Task(LightningModule, ABC):
@@ -19,7 +20,7 @@ class Task(LightningModule, ABC):
     Where the data module has the score of a trivial answer, say ``baseline_mse``, it is logged beside them. Checkpoints
     load without arguments. Where the loss of a stage is NaN, so are its metrics: they come from answers that are none.
 
-    Subclasses take ``learning_rate`` and ``decay`` among their arguments.
+    Subclasses take ``learning_rate`` and ``decay`` among their arguments, and ``plain_rate``, where they have one.
     """
 
     def __init__(self) -> None:
@@ -78,7 +79,9 @@ class Task(LightningModule, ABC):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Returns Adam and its decay by epoch."""
-        optimizer = torch.optim.Adam(self.parameters(), lr=self.hparams["learning_rate"])
+        rate = self.hparams["learning_rate"]
+        plainly = self.hparams.get("plain_rate", False)
+        optimizer = torch.optim.Adam(parameter_groups(self, lr=rate) if plainly else self.parameters(), lr=rate)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, self.hparams["decay"])
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 

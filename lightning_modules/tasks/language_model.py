@@ -73,6 +73,8 @@ class LanguageModel(Task):
         learn_initial_state: whether the state before the first window is trained.
         learning_rate: Adam's learning rate in the first epoch.
         decay: factor of the learning rate from epoch to epoch.
+        plain_rate: whether it is the rate of a plain network, of which weights in SVD form get multiples; see
+            :func:`spectral_param.parameter_groups`.
 
     Raises:
         ValueError: if ``tied`` and the sizes differ.
@@ -99,6 +101,7 @@ class LanguageModel(Task):
         learn_initial_state: bool = False,
         learning_rate: float = 1e-3,
         decay: float = 0.8,
+        plain_rate: bool = False,
     ) -> None:
         features = output_features(cell, hidden_size)
         if tied and embedding_size not in (None, features):

@@ -37,6 +37,8 @@ class SequenceTask(Task):
         learn_initial_state: whether the state before the first step is trained.
         learning_rate: Adam's learning rate in the first epoch.
         decay: factor of the learning rate from epoch to epoch.
+        plain_rate: whether it is the rate of a plain network, of which weights in SVD form get multiples; see
+            :func:`spectral_param.parameter_groups`.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class SequenceTask(Task):
         learn_initial_state: bool = False,
         learning_rate: float = 1e-3,
         decay: float = 1.0,
+        plain_rate: bool = False,
     ) -> None:
         super().__init__()
         self.recurrent = recurrent_layer(

@@ -38,6 +38,8 @@ class VectorTask(Task):
         dropout: share of units dropped after the input layer and each layer or block.
         learning_rate: Adam's learning rate in the first epoch.
         decay: factor of the learning rate from epoch to epoch.
+        plain_rate: whether it is the rate of a plain network, of which weights in SVD form get multiples; see
+            :func:`spectral_param.parameter_groups`.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class VectorTask(Task):
         dropout: float = 0.0,
         learning_rate: float = 1e-3,
         decay: float = 1.0,
+        plain_rate: bool = False,
     ) -> None:
         super().__init__()
         self.network = deep_network(

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from spectral_param.callbacks.histograms import write_histograms
 from spectral_param.callbacks.logging import current_step, write
-from spectral_param.callbacks.patterns import warn_unmatched, warn_unpruned, warn_untrained
+from spectral_param.callbacks.patterns import hint_at_rates, warn_unmatched, warn_unpruned, warn_untrained
 from spectral_param.callbacks.recorder import Recorder
 from spectral_param.callbacks.sharded_sigma import has_flat_shards, trained_singular_values
 from spectral_param.report.history import LOSS
@@ -58,6 +58,9 @@ class SpectralMonitor(Recorder):
         TypeError: if patterns are no strings.
         ValueError: for an unknown statistic or a bad interval; at fit start for ``dense`` under ``FSDPStrategy``, whose
             flat shards have no singular values.
+
+    A line at fit start tells where Adam trains σ at the rate of all else: see
+    :func:`~spectral_param.parameter_groups`.
 
     Warns:
         UserWarning: at fit start, of patterns that match nothing and of weights whose factors no optimizer holds.
@@ -133,6 +136,9 @@ class SpectralMonitor(Recorder):
             )
         warn_untrained(pl_module, trainer.optimizers)
         warn_unpruned(trainer, pl_module)
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set from outside
+        if next(one for one in callbacks if isinstance(one, SpectralMonitor)) is self:
+            hint_at_rates(pl_module, trainer.optimizers)
         warn_unmatched("weights", self.weights, parametrized_weights(pl_module, self.weights), "weight in SVD form")
         warn_unmatched("dense", self.dense, plain_weights(pl_module, self.dense), "plain weight")
         self.watch.begin()

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelPruning
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
 from torch.optim import Optimizer
 
+from spectral_param.optimizers import STEP_RATES
+from spectral_param.parametrization.step_rates import ADAM
 from spectral_param.spectrum.patterns import matches, parametrized_weights
 
 
@@ -44,6 +46,23 @@ def warn_untrained(model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
             f"No optimizer holds the factors of {', '.join(idle)}: register weights before "
             "configure_optimizers, in __init__ or configure_model."
         )
+
+
+def hint_at_rates(model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
+    """Tells once where Adam or its kin trains σ at the rate of all else, which is not how a plain weight's σ moves.
+
+    Rates are those before a scheduler's first step.
+    """
+    raw = {id(held.raw_sigma) for held in parametrized_weights(model, ["*"]).values()}
+    for optimizer in optimizers:
+        rates = {group.get("initial_lr", group["lr"]) for group in optimizer.param_groups}
+        parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if STEP_RATES.get(type(optimizer).__name__.lower()) is ADAM and len(rates) == 1 and parameters & raw:
+            rank_zero_info(
+                f"{type(optimizer).__name__} trains σ at the rate of all else, by which it moves about √n times less "
+                "than in a plain weight: for that weight's rate there is spectral_param.parameter_groups(model, lr=…)."
+            )
+            return
 
 
 def warn_unpruned(trainer: Trainer, model: nn.Module) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from spectral_param.functional.by_hand import ByHand, operator
 from spectral_param.functional.householder import first_columns, reflect
-from spectral_param.functional.reflectors import unpack
+from spectral_param.functional.reflectors import pack, unpack
 
 _SIGN = 1e-4  # of the reflector before: up to there a single entry is zero
 
@@ -48,12 +50,10 @@ class ReflectorProduct(NamedTuple):
         A last reflector of one entry is a sign, zero for +1, and has no gradient. It is read as zero where it is next
         to nothing beside the reflector before it, so that noise on all numbers does not turn it.
         """
-        dense = unpack(self.packed, self.n, self.m, plainly=plainly)
-        if self.n == self.m > 1:
-            with torch.no_grad():  # in place, in a tensor of its own
-                sign, before = dense[..., -1, -1], dense[..., -2:, -2]
-                sign.masked_fill_(sign.abs() <= _SIGN * before.abs().amax(-1), 0.0)
-        return dense
+        if plainly:
+            return _dense(self.packed, self.n, self.m)
+        run = _operator if torch.compiler.is_compiling() else _Dense.apply
+        return run(self.packed, self.n, self.m)
 
     def columns(self, count: int, *, plainly: bool = True) -> Tensor:
         """The first columns, (…, n, count)."""
@@ -64,6 +64,43 @@ class ReflectorProduct(NamedTuple):
         if self.m == 0:
             return x
         return reflect(self.reflectors(plainly=plainly), x, transpose=transpose, plainly=plainly)
+
+
+def _dense(packed: Tensor, n: int, m: int, *, plainly: bool = True) -> Tensor:
+    dense = unpack(packed, n, m, plainly=plainly)
+    if n == m > 1:
+        with torch.no_grad():  # in place, in a tensor of its own
+            sign, before = dense[..., -1, -1], dense[..., -2:, -2]
+            sign.masked_fill_(sign.abs() <= _SIGN * before.abs().amax(-1), 0.0)
+    return dense
+
+
+class _Dense(ByHand):
+    @staticmethod
+    def forward(ctx: Any, packed: Tensor, n: int, m: int) -> Tensor:
+        ctx.save_for_backward(packed)
+        ctx.rule, ctx.numbers = _Dense, (n, m)
+        return _dense(packed, n, m, plainly=False)
+
+    @staticmethod
+    def compute(packed: Tensor, n: int, m: int) -> list[Tensor]:
+        return [_dense(packed, n, m, plainly=False)]
+
+    @staticmethod
+    def gradients(
+        grads: Sequence[Tensor],
+        tensors: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        needs: Sequence[bool],
+        n: int,
+        m: int,
+    ) -> list[Tensor]:
+        return [pack(grads[0], plainly=False)]
+
+    plainly = staticmethod(_dense)
+
+
+_operator = operator("unpack", _Dense, "Tensor packed", "int n, int m")
 
 
 def svd_weight(u: ReflectorProduct, sigma: Tensor, v: ReflectorProduct, *, plainly: bool = True) -> Tensor:
@@ -117,7 +154,7 @@ def svd_product(x: Tensor, u: ReflectorProduct, sigma: Tensor, v: ReflectorProdu
         True
     """
     p, k = u.n, sigma.shape[-1]
-    columns = (x if plainly else _RowGradient.apply(x)).mT
+    columns = (x if plainly or torch.compiler.is_compiling() else _RowGradient.apply(x)).mT
     scaled = sigma.unsqueeze(-1) * v.apply(columns, transpose=True, plainly=plainly)[..., :k, :]  # (…, k, N)
     if p > k:
         scaled = pad(scaled, (0, 0, 0, p - k))

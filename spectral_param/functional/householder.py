@@ -20,16 +20,15 @@ Note [Backward]
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from spectral_param.functional.by_hand import ByHand, operator
 from spectral_param.functional.reflectors import directions
-from spectral_param.torch_state.higher_order import gradients_by_running_again, must_run_again
-from spectral_param.torch_state.modes import traced_or_transformed
-from spectral_param.torch_state.precision import in_full_precision
+from spectral_param.torch_state.modes import is_seen_through
 
 BLOCKS = (32, 64, 128)
 """Reflectors a block: for many small matrices at once, as a rule, and for large ones."""
@@ -62,7 +61,7 @@ def householder_product(reflectors: Tensor, columns: int | None = None) -> Tenso
     columns = n if columns is None else columns
     if not 1 <= columns <= n:
         raise ValueError(f"columns: expected a number from 1 to {n}, got {columns}.")
-    return first_columns(reflectors, columns, plainly=traced_or_transformed())
+    return first_columns(reflectors, columns, plainly=is_seen_through())
 
 
 def householder_apply(reflectors: Tensor, x: Tensor, transpose: bool = False) -> Tensor:
@@ -92,7 +91,7 @@ def householder_apply(reflectors: Tensor, x: Tensor, transpose: bool = False) ->
         raise TypeError(f"x: expected the dtype of reflectors, {reflectors.dtype}, got {x.dtype}.")
     if x.dim() < 2 or x.shape[-2] != reflectors.shape[-2]:
         raise ValueError(f"x: expected (…, {reflectors.shape[-2]}, b), got {tuple(x.shape)}.")
-    return reflect(reflectors, x, transpose=transpose, plainly=traced_or_transformed())
+    return reflect(reflectors, x, transpose=transpose, plainly=is_seen_through())
 
 
 def compact_wy(reflectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,8 +132,7 @@ def first_columns(reflectors: Tensor, columns: int, *, plainly: bool) -> Tensor:
         plainly: in operations that every transform of torch can see through; else with the handwritten backward.
     """
     batch = reflectors.shape[:-2]
-    run = _apply_plainly if plainly else _ReflectorProduct.apply
-    out = run(_one_batch_dim(reflectors, batch), None, False, columns)
+    out = _way(plainly)(_one_batch_dim(reflectors, batch), None, False, columns)
     return out.reshape(*batch, *out.shape[-2:]) if len(batch) > 1 else out
 
 
@@ -148,8 +146,7 @@ def reflect(reflectors: Tensor, x: Tensor, *, transpose: bool, plainly: bool) ->
         plainly: as for :func:`first_columns`.
     """
     batch = torch.broadcast_shapes(reflectors.shape[:-2], x.shape[:-2])
-    run = _apply_plainly if plainly else _ReflectorProduct.apply
-    out = run(_one_batch_dim(reflectors, batch), _one_batch_dim(x, batch), transpose, x.shape[-1])
+    out = _way(plainly)(_one_batch_dim(reflectors, batch), _one_batch_dim(x, batch), transpose, x.shape[-1])
     return out.reshape(*batch, *out.shape[-2:]) if len(batch) > 1 else out
 
 
@@ -214,14 +211,23 @@ def _apply_plainly(reflectors: Tensor, x: Tensor | None, transpose: bool, column
     return out
 
 
-class _ReflectorProduct(torch.autograd.Function):
+class _ReflectorProduct(ByHand):
     """U x, Uᵀ x, or the first columns of U (x = None), with the backward of Note [Backward]."""
+
+    results, kept_from = 1, 0
 
     @staticmethod
     def forward(ctx: Any, reflectors: Tensor, x: Tensor | None, transpose: bool, columns: int) -> Tensor:
+        kept = _ReflectorProduct.compute(reflectors, x, transpose, columns)
+        ctx.save_for_backward(reflectors, x, *kept)
+        ctx.rule, ctx.numbers = _ReflectorProduct, (transpose, columns)
+        return kept[0]
+
+    @staticmethod
+    def compute(reflectors: Tensor, x: Tensor | None, transpose: bool, columns: int) -> list[Tensor]:
         start = _identity(reflectors, columns) if x is None else x
         out = start.clone(memory_format=torch.contiguous_format)
-        kept: list[Tensor] = []
+        kept = [out]
         for a, end in _blocks(reflectors, transpose):
             # While U grows from the identity, columns before a have nothing in rows a and below.
             below = out[..., a:, (0 if x is not None else min(a, columns)) :]
@@ -230,32 +236,32 @@ class _ReflectorProduct(torch.autograd.Function):
             m = _solve(gram, z.mT @ below, transpose)
             _add_product_(below, z, m, alpha=-1)
             kept += [z, c, gram, m]
-        ctx.save_for_backward(reflectors, x, out, *kept)
-        ctx.transpose, ctx.columns = transpose, columns
-        return out
+        return kept
 
     @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        reflectors, x, out, *kept = ctx.saved_tensors
-        transpose, columns, needs = ctx.transpose, ctx.columns, ctx.needs_input_grad[:2]
-        if must_run_again(grad):  # the kept pieces have no graph
-            again = functools.partial(_apply_plainly, transpose=transpose, columns=columns)
-            d_reflectors, d_x = gradients_by_running_again(again, (reflectors, x), needs, (grad,))
-            return d_reflectors, d_x, None, None
-
-        grad = grad.clone(memory_format=torch.contiguous_format)  # becomes ∂L/∂x, block by block
+    def gradients(
+        grads: Sequence[Tensor],
+        tensors: Sequence[Tensor | None],
+        kept: Sequence[Tensor],
+        needs: Sequence[bool],
+        transpose: bool,
+        columns: int,
+    ) -> list[Tensor | None]:
+        reflectors, from_identity = tensors[0], tensors[1] is None
+        assert reflectors is not None
+        out, *pieces = kept
+        grad = grads[0].clone(memory_format=torch.contiguous_format)  # becomes ∂L/∂x, block by block
         d_reflectors = torch.zeros_like(reflectors) if needs[0] else None
         out = out.clone() if needs[0] else out  # becomes x again, block by block
         blocks = _blocks(reflectors, transpose)
         for i in reversed(range(len(blocks))):
             a, end = blocks[i]
-            z, c, gram, m = kept[4 * i : 4 * i + 4]
+            z, c, gram, m = pieces[4 * i : 4 * i + 4]
             # z: (B, n - a, w), w reflectors in the block
             # c: (B, 1, w)
             # gram: (B, w, w)
             # m: (B, w, b)
-            lead = 0 if x is not None else min(a, columns)
+            lead = min(a, columns) if from_identity else 0
             g = grad[..., a:, lead:]  # (B, n - a, b)
             n = _solve(gram, z.mT @ g, not transpose)  # (B, w, b)
             if d_reflectors is not None:
@@ -272,4 +278,15 @@ class _ReflectorProduct(torch.autograd.Function):
             d_reflectors = d_reflectors.tril_()
             if reflectors.shape[-1] == reflectors.shape[-2]:
                 d_reflectors[..., -1, -1] = 0  # a single entry: its length says nothing
-        return d_reflectors, grad if needs[1] else None, None, None
+        return [d_reflectors, grad if needs[1] else None]
+
+    plainly = staticmethod(_apply_plainly)
+
+
+_operator = operator("reflect", _ReflectorProduct, "Tensor reflectors, Tensor? x", "bool transpose, SymInt columns")
+
+
+def _way(plainly: bool) -> Callable[..., Tensor]:
+    if plainly:
+        return _apply_plainly
+    return _operator if torch.compiler.is_compiling() else _ReflectorProduct.apply

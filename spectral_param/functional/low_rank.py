@@ -24,8 +24,8 @@ Note [Low rank, backward]
 
 from __future__ import annotations
 
-import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -33,11 +33,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spectral_param.functional import native
+from spectral_param.functional.by_hand import ByHand, operator
 from spectral_param.functional.factorization import ReflectorProduct
 from spectral_param.functional.reflectors import lengths, pack_both, unpack, unpack_both
 from spectral_param.sizes import Sizes
-from spectral_param.torch_state.higher_order import gradients_by_running_again, must_run_again
-from spectral_param.torch_state.precision import in_full_precision
 
 
 def low_rank_weight(
@@ -66,7 +65,8 @@ def low_rank_weight(
     sizes = Sizes(u.n, v.n, u.m, v.m)
     if plainly:
         return _plain_weight(u.packed, sigma, v.packed, sizes)
-    return _LowRank.apply(u.packed, sigma, v.packed, sizes, _NATIVE if natively else _WHOLE)
+    run = _weight_operator if torch.compiler.is_compiling() else _LowRankWeight.apply
+    return run(u.packed, sigma, v.packed, sizes, natively)
 
 
 def low_rank_factors(
@@ -93,22 +93,21 @@ def low_rank_factors(
         True
     """
     sizes = Sizes(u.n, v.n, u.m, v.m)
-    if plainly:
-        return _plain_factors(u.packed, sigma, v.packed, sizes)
-    left, right = _LowRank.apply(u.packed, sigma, v.packed, sizes, _FACTORS)
-    return left, right
+    by_hand = _factors_operator if torch.compiler.is_compiling() else _ThinFactors.apply
+    left, right = (_plain_factors if plainly else by_hand)(u.packed, sigma, v.packed, sizes)
+    return (left, right) if u.n == v.n else (left[..., : u.n, :], right[..., : v.n, :])
 
 
 # --------------------------------------------------------------------------------------- the pieces of Note [Low rank]
 
 
 class _Pieces(NamedTuple):
+    left: Tensor
+    right: Tensor
     z: Tensor
     scale: Tensor
     gram: Tensor
     cross: Tensor
-    left: Tensor
-    right: Tensor
 
 
 def _pieces(y: Tensor, sigma: Tensor) -> _Pieces:
@@ -122,7 +121,7 @@ def _pieces(y: Tensor, sigma: Tensor) -> _Pieces:
     right_u = _solve(gram_u.mT, sigma * z_u)
     cross = right_u.mT @ z_v
     left_v = _solve(gram_v.mT, _added(sigma * z_v, z_u, cross, alpha=-1))
-    return _Pieces(z, scale, gram, cross, torch.cat([z_u, left_v], -1), torch.cat([right_u, z_v], -1))
+    return _Pieces(torch.cat([z_u, left_v], -1), torch.cat([right_u, z_v], -1), z, scale, gram, cross)
 
 
 def _solve(triangle: Tensor, b: Tensor, *, upper: bool = False) -> Tensor:
@@ -137,9 +136,9 @@ def _added(c: Tensor, a: Tensor, b: Tensor, *, alpha: float = 1, beta: float = 1
     return torch.baddbmm(c, a, b, alpha=alpha, beta=beta) if c.dim() == 3 else beta * c + alpha * (a @ b)
 
 
-def _column(sigma: Tensor, sizes: Sizes) -> Tensor:
+def _column(sigma: Tensor, sizes: Sequence[int]) -> Tensor:
     """σ as (…, max(p, q), 1), with zeros after the k that there are."""
-    n = max(sizes.p, sizes.q)
+    n = max(sizes[:2])
     k = sigma.shape[-1]
     return (pad(sigma, (0, n - k)) if n > k else sigma).unsqueeze(-1)
 
@@ -150,8 +149,8 @@ def _rows(matrix: Tensor, n: int) -> Tensor:
     return pad(matrix, (0, 0, 0, missing)) if missing else matrix
 
 
-def _plain_factors(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
-    """The same in operations that every transform of torch can see through."""
+def _plain_factors(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """L and R of max(p, q) rows, in operations that every transform of torch can see through."""
     p, q, m1, m2 = sizes
     n, m = max(p, q), max(m1, m2)
     y_u, y_v = (
@@ -159,80 +158,121 @@ def _plain_factors(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sizes) -> tuple[T
         for packed, rows, columns in ((u, p, m1), (v, q, m2))
     )
     pieces = _pieces(torch.stack([y_u, y_v], -3), _column(sigma, sizes))
-    return pieces.left[..., :p, :], pieces.right[..., :q, :]
+    return pieces.left, pieces.right
 
 
-def _plain_weight(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sizes) -> Tensor:
+def _plain_weight(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int]) -> Tensor:
     left, right = _plain_factors(u, sigma, v, sizes)
-    diagonal = pad(torch.diag_embed(sigma), (0, sizes.q - sizes.k, 0, sizes.p - sizes.k))
-    return diagonal - left @ right.mT
+    p, q, k = *sizes[:2], sigma.shape[-1]
+    return pad(torch.diag_embed(sigma), (0, q - k, 0, p - k)) - left[..., :p, :] @ right[..., :q, :].mT
 
 
-_FACTORS, _WHOLE, _NATIVE = range(3)  # what is made of the reflectors: L and R, W, or W by the compiled form
+class _ThinFactors(ByHand):
+    """L and R of max(p, q) rows."""
 
-
-class _LowRank(torch.autograd.Function):
-    """W, or L and R, with the backward of Note [Low rank, backward]."""
+    results, kept_from = 2, 0
 
     @staticmethod
-    def forward(
-        ctx: Any, u: Tensor, sigma: Tensor, v: Tensor, sizes: Sizes, makes: int
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        ctx.sizes, ctx.makes = sizes, makes
-        if makes == _NATIVE:
-            w, kept = native.weight(u, sigma, v, sizes)
-            ctx.save_for_backward(u, sigma, v, kept)
-            return w
-        z, scale, gram, cross, left, right = _pieces(unpack_both(u, v, *sizes), _column(sigma, sizes))
-        if sizes.p != sizes.q:
-            left, right = left[..., : sizes.p, :], right[..., : sizes.q, :]
-        ctx.save_for_backward(u, sigma, v, z, scale, gram, cross, left, right)
-        if makes == _FACTORS:
-            return left, right
-        w = -left @ right.mT
-        w.diagonal(dim1=-2, dim2=-1).add_(sigma)
+    def forward(ctx: Any, u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+        kept = _ThinFactors.compute(u, sigma, v, sizes)
+        ctx.save_for_backward(u, sigma, v, *kept)
+        ctx.rule, ctx.numbers = _ThinFactors, (sizes,)
+        return kept[0], kept[1]
+
+    @staticmethod
+    def compute(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        return list(_pieces(unpack_both(u, v, *sizes), _column(sigma, sizes)))
+
+    @staticmethod
+    def gradients(
+        grads: Sequence[Tensor | None],
+        tensors: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        needs: Sequence[bool],
+        sizes: Sequence[int],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        pairs = zip(grads, kept[:2], strict=True)
+        minus_d_left, minus_d_right = (torch.zeros_like(like) if grad is None else -grad for grad, like in pairs)
+        d_u, minus_d_sigma, d_v = _through_pieces(minus_d_left, minus_d_right, tensors[1], _Pieces(*kept), sizes)
+        return d_u, -minus_d_sigma, d_v
+
+    plainly = staticmethod(_plain_factors)
+
+
+class _LowRankWeight(ByHand):
+    """W, by the compiled form or not."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int], natively: bool) -> Tensor:
+        w, *kept = _LowRankWeight.compute(u, sigma, v, sizes, natively)
+        ctx.save_for_backward(u, sigma, v, *kept)
+        ctx.rule, ctx.numbers = _LowRankWeight, (sizes, natively)
         return w
 
     @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        u, sigma, v, *kept = ctx.saved_tensors
-        sizes, whole = ctx.sizes, ctx.makes != _FACTORS
-        if must_run_again(*grads):  # the kept pieces have no graph
-            again = functools.partial(_plain_weight if whole else _plain_factors, sizes=sizes)
-            return (*gradients_by_running_again(again, (u, sigma, v), ctx.needs_input_grad[:3], grads), None, None)
-        if ctx.makes == _NATIVE:
-            return (*native.weight_gradients(grads[0], u, sigma, v, kept[0], sizes), None, None)
+    def compute(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int], natively: bool) -> list[Tensor]:
+        if natively:
+            return list(native.weight(u, sigma, v, sizes))
+        pieces = _pieces(unpack_both(u, v, *sizes), _column(sigma, sizes))
+        w = -pieces.left[..., : sizes[0], :] @ pieces.right[..., : sizes[1], :].mT
+        w.diagonal(dim1=-2, dim2=-1).add_(sigma)
+        return [w, *pieces]
 
-        # n = max(p, q), m = max(m₁, m₂); U and V stand side by side in (…, 2, n, m)
-        z, scale, gram, cross, left, right = kept
-        # z: (…, 2, n, m)
-        # scale: (…, 2, 1, m), √2 / ‖u‖
-        # gram: (…, 2, m, m), ZᵀZ
-        # cross: (…, m, m), C
-        # left: (…, p, 2 m), L
-        # right: (…, q, 2 m), R
-        n, m = z.shape[-2:]
-        if whole:
-            minus_d_left, minus_d_right = grads[0] @ right, grads[0].mT @ left
-        else:
-            minus_d_left, minus_d_right = -grads[0], -grads[1]
-        d_left_u, d_left_v = _rows(minus_d_left, n).split(m, -1)  # A, B: (…, n, m)
-        d_right_u, d_right_v = _rows(minus_d_right, n).split(m, -1)  # A', B': (…, n, m)
-        z_u, z_v = z.unbind(-3)
-        gram_u, gram_v = gram.unbind(-3)
-        big_p, big_q = _rows(right, n)[..., :m], _rows(left, n)[..., m:]  # P, Q: (…, n, m)
-        e = _solve(gram_v, d_left_v, upper=True)  # (…, n, m)
-        d_cross = z_u.mT @ e  # D: (…, m, m)
-        f = _solve(gram_u, _added(d_right_u, z_v, d_cross.mT, alpha=-1), upper=True)  # (…, n, m)
-        x = torch.stack([f, e], -3)  # (…, 2, n, m)
-        upper = (x.mT @ torch.stack([big_p, big_q], -3)).triu(1)  # (…, 2, m, m)
-        dz = torch.stack(
-            [_added(d_left_u, e, cross.mT, beta=-1), _added(d_right_v, big_p, d_cross, beta=-1)], -3
-        )  # (…, 2, n, m)
-        dz = _added(dz, z, upper + upper.mT).addcmul_(_column(sigma, sizes).unsqueeze(-3), x, value=-1)
-        dz.addcmul_(z, (dz * z).sum(-2, keepdim=True), value=-0.5).mul_(scale)
-        d_u, d_v = pack_both(dz, *sizes)
-        d_sigma = (x * z).sum((-3, -1))[..., : sizes.k]  # (…, k)
-        d_sigma = grads[0].diagonal(dim1=-2, dim2=-1) - d_sigma if whole else -d_sigma
-        return d_u, d_sigma, d_v, None, None
+    @staticmethod
+    def gradients(
+        grads: Sequence[Tensor],
+        tensors: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        needs: Sequence[bool],
+        sizes: Sequence[int],
+        natively: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        [grad], (u, sigma, v) = grads, tensors
+        if natively:
+            return native.weight_gradients(grad, u, sigma, v, kept[0], sizes)
+        pieces, n = _Pieces(*kept), max(sizes[:2])
+        minus_d_left = _rows(grad @ pieces.right[..., : sizes[1], :], n)
+        minus_d_right = _rows(grad.mT @ pieces.left[..., : sizes[0], :], n)
+        d_u, minus_d_sigma, d_v = _through_pieces(minus_d_left, minus_d_right, sigma, pieces, sizes)
+        return d_u, grad.diagonal(dim1=-2, dim2=-1) - minus_d_sigma, d_v
+
+    @staticmethod
+    def plainly(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int], natively: bool) -> Tensor:
+        return _plain_weight(u, sigma, v, sizes)
+
+
+def _through_pieces(
+    minus_d_left: Tensor, minus_d_right: Tensor, sigma: Tensor, pieces: _Pieces, sizes: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients by packed U, σ, negated, and packed V from those by L and R, negated: Note [Low rank, backward]."""
+    # n = max(p, q), m = max(m₁, m₂); U and V stand side by side in (…, 2, n, m)
+    left, right, z, scale, gram, cross = pieces
+    # z: (…, 2, n, m)
+    # scale: (…, 2, 1, m), √2 / ‖u‖
+    # gram: (…, 2, m, m), ZᵀZ
+    # cross: (…, m, m), C
+    # left: (…, n, 2 m), L
+    # right: (…, n, 2 m), R
+    m = z.shape[-1]
+    d_left_u, d_left_v = minus_d_left.split(m, -1)  # A, B: (…, n, m)
+    d_right_u, d_right_v = minus_d_right.split(m, -1)  # A', B': (…, n, m)
+    z_u, z_v = z.unbind(-3)
+    gram_u, gram_v = gram.unbind(-3)
+    big_p, big_q = right[..., :m], left[..., m:]  # P, Q: (…, n, m)
+    e = _solve(gram_v, d_left_v, upper=True)  # (…, n, m)
+    d_cross = z_u.mT @ e  # D: (…, m, m)
+    f = _solve(gram_u, _added(d_right_u, z_v, d_cross.mT, alpha=-1), upper=True)  # (…, n, m)
+    x = torch.stack([f, e], -3)  # (…, 2, n, m)
+    upper = (x.mT @ torch.stack([big_p, big_q], -3)).triu(1)  # (…, 2, m, m)
+    dz = torch.stack(
+        [_added(d_left_u, e, cross.mT, beta=-1), _added(d_right_v, big_p, d_cross, beta=-1)], -3
+    )  # (…, 2, n, m)
+    dz = _added(dz, z, upper + upper.mT).addcmul_(_column(sigma, sizes).unsqueeze(-3), x, value=-1)
+    dz.addcmul_(z, (dz * z).sum(-2, keepdim=True), value=-0.5).mul_(scale)
+    d_u, d_v = pack_both(dz, *sizes)
+    return d_u, (x * z).sum((-3, -1))[..., : min(sizes[:2])], d_v
+
+
+_TENSORS = "Tensor u, Tensor sigma, Tensor v"
+_factors_operator = operator("thin_factors", _ThinFactors, _TENSORS, "int[] sizes")
+_weight_operator = operator("low_rank_weight", _LowRankWeight, _TENSORS, "int[] sizes, bool natively")

@@ -16,8 +16,12 @@ from torch import Tensor
 from spectral_param.torch_state.modes import under_dispatch_mode
 
 
-def pack(dense: Tensor) -> Tensor:
+def pack(dense: Tensor, *, plainly: bool = True) -> Tensor:
     """Drops what stands above the diagonal: (…, n, m) → (…, packed_size(n, m)), contiguous.
+
+    Args:
+        dense: the numbers.
+        plainly: as for :func:`unpack`.
 
     Example:
         >>> import torch
@@ -26,7 +30,8 @@ def pack(dense: Tensor) -> Tensor:
         tensor([1, 2, 3, 4, 5])
     """
     m = dense.shape[-1]
-    top = dense[..., :m, :].flatten(-2).index_select(-1, _triangle(m, dense.device))
+    triangle = _indices(_triangle, m, dense.device, plainly=plainly)
+    top = dense[..., :m, :].flatten(-2).index_select(-1, triangle)
     return torch.cat([top, dense[..., m:, :].flatten(-2)], dim=-1)
 
 

@@ -5,14 +5,14 @@ The backward is handwritten: one buffer each way, where operation by operation t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spectral_param.torch_state.higher_order import gradients_by_running_again, must_run_again
-from spectral_param.torch_state.precision import in_full_precision
+from spectral_param.functional.by_hand import ByHand, operator
 
 
 def thin_product(
@@ -41,7 +41,8 @@ def thin_product(
     """
     if plainly or sigma.dim() > 1:
         return _plain(x, sigma, left, right, bias)
-    return _ThinProduct.apply(x, sigma, left, right, bias)
+    run = _operator if torch.compiler.is_compiling() else _ThinProduct.apply
+    return run(x, sigma, left, right, bias)
 
 
 def _scaled(x: Tensor, sigma: Tensor, width: int) -> Tensor:
@@ -56,34 +57,42 @@ def _plain(x: Tensor, sigma: Tensor, left: Tensor, right: Tensor, bias: Tensor |
     return y if bias is None else y + bias
 
 
-class _ThinProduct(torch.autograd.Function):
+class _ThinProduct(ByHand):
     @staticmethod
     def forward(ctx: Any, x: Tensor, sigma: Tensor, left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
-        inner = x @ right
+        y, inner = _ThinProduct.compute(x, sigma, left, right, bias)
         ctx.save_for_backward(x, sigma, left, right, bias, inner)
-        y = _scaled(x, sigma, left.shape[0]).addmm_(inner, left.mT, alpha=-1)
-        return y if bias is None else y.add_(bias)
+        ctx.rule, ctx.numbers = _ThinProduct, ()
+        return y
 
     @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, sigma, left, right, bias, inner = ctx.saved_tensors
-        needs = ctx.needs_input_grad
-        if must_run_again(grad):
-            return tuple(gradients_by_running_again(_plain, (x, sigma, left, right, bias), needs, (grad,)))
+    def compute(x: Tensor, sigma: Tensor, left: Tensor, right: Tensor, bias: Tensor | None) -> list[Tensor]:
+        inner = x @ right
+        y = _scaled(x, sigma, left.shape[0]).addmm_(inner, left.mT, alpha=-1)
+        return [y if bias is None else y.add_(bias), inner]
 
+    @staticmethod
+    def gradients(
+        grads: Sequence[Tensor], tensors: Sequence[Tensor], kept: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
         # x: (N, q)
         # grad: (N, p)
         # left: (p, r), L
         # right: (q, r), R
         # inner: (N, r), x R
+        [grad], [inner], (x, sigma, left, right, _) = grads, kept, tensors
         k = sigma.shape[0]
         outer = grad @ left  # (N, r)
         d_sigma = (grad[:, :k] * x[:, :k]).sum(0) if needs[1] else None  # (k,)
-        return (
+        return [
             _scaled(grad, sigma, x.shape[1]).addmm_(outer, right.mT, alpha=-1) if needs[0] else None,  # (N, q)
             d_sigma,
             (inner.mT @ grad).neg_().mT if needs[2] else None,  # (p, r); in this order faster than its transpose
             (outer.mT @ x).neg_().mT if needs[3] else None,  # (q, r)
             grad.sum(0) if needs[4] else None,  # (p,)
-        )
+        ]
+
+    plainly = staticmethod(_plain)
+
+
+_operator = operator("thin_product", _ThinProduct, "Tensor x, Tensor sigma, Tensor left, Tensor right, Tensor? bias")

@@ -17,6 +17,7 @@ Note [Turned]
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -115,6 +116,41 @@ def thin_change(
     c = _product(t_u, base) + (t_u @ moved) @ right.mT  # (m₁, q)
     b = _product(base, t_v.mT) + moved @ (t_v @ right).mT  # (p, m₂)
     return torch.cat([moved, -z_u, z_u @ (c @ t_v.mT) - b], -1), torch.cat([right, c.mT, z_v], -1)
+
+
+def turned_product(
+    x: Tensor, base: Callable[[Tensor], Tensor], u: Tensor, left: Tensor, delta: Tensor, right: Tensor, v: Tensor
+) -> Tensor:
+    """``x Wᵀ`` by the turns one after the other, for a W₀ of which only its product with vectors is known.
+
+    Args:
+        x: (…, q).
+        base: ``x → x W₀ᵀ``.
+        u: reflectors of Q_u, (p, m₁).
+        left: U_r, (p, r).
+        delta: δ, (r,).
+        right: V_r, (q, r).
+        v: reflectors of Q_v, (q, m₂).
+
+    Returns:
+        (…, p) in the dtype that ``base`` gives.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.turned import turned_product
+        >>> w, pair, x = torch.randn(4, 3), torch.randn(4, 1), torch.randn(2, 3)
+        >>> nothing = torch.empty(3, 0)
+        >>> pairs = torch.cat([pair, pair], 1)
+        >>> y = turned_product(x, lambda x: x @ w.mT, pairs, torch.empty(4, 0), torch.empty(0), nothing, nothing)
+        >>> torch.allclose(y, x @ w.mT, atol=1e-5)
+        True
+    """
+    (z_u, t_u), (z_v, t_v) = turn(u), turn(v)
+    x = x - F.linear(F.linear(x, z_v.mT.to(x.dtype)), t_v.mT.to(x.dtype))
+    y = base(x)
+    moved = F.linear(x, (right * delta).mT.to(x.dtype)).to(y.dtype)
+    y = y + F.linear(moved, left.to(y.dtype))
+    return y - F.linear(F.linear(y, t_u.to(y.dtype)), z_u.to(y.dtype))
 
 
 def changed_product(

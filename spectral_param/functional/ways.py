@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.functional import pad
@@ -151,6 +152,27 @@ def spares_the_sum(sizes: Sizes, rank: int, vectors: int) -> bool:
     return 3 * vectors * s * (p + q) < 3 * s * p * q + vectors * p * q
 
 
+SURELY_SPARE_NOT = 40_000
+"""So many numbers of input never do: to make L and R takes the time of so many multiplications a row and column."""
+
+
+def spares_a_kept_weight(sizes: Sizes, vectors: int) -> bool:
+    """Whether so many vectors have less work without W, and without gradients, than with a W that is there already.
+
+    Args:
+        sizes: of W.
+        vectors: how many meet W in one forward.
+
+    Example:
+        >>> from spectral_param.functional.ways import spares_a_kept_weight
+        >>> from spectral_param.sizes import Sizes
+        >>> [spares_a_kept_weight(Sizes(1024, 1024, 16, 16), vectors) for vectors in (1, 64, 1024)]
+        [False, False, True]
+    """
+    p, q, m1, m2 = sizes
+    return is_thin(sizes, vectors) and (2.5 * vectors * max(m1, m2) + SURELY_SPARE_NOT) * (p + q) < vectors * p * q
+
+
 def spares_a_recurrence(sizes: Sizes, device: str) -> bool:
     """Whether the steps of a recurrence have less work with ``σ h - L (Rᵀ h)`` than with W; see Note [Measurements].
 
@@ -223,7 +245,7 @@ def apply(
 
 
 def is_frozen(u: ReflectorProduct) -> bool:
-    """Whether the reflectors are a plain tensor that nothing trains, and no mode looks on.
+    """Whether the reflectors are a plain tensor that nothing trains, and neither compiler nor mode looks on.
 
     Example:
         >>> import torch
@@ -235,7 +257,7 @@ def is_frozen(u: ReflectorProduct) -> bool:
     packed = u.packed
     if packed.requires_grad or type(packed) not in (Tensor, Parameter):
         return False
-    return not packed.is_inference() and not under_dispatch_mode()
+    return not (torch.compiler.is_compiling() or packed.is_inference() or under_dispatch_mode())
 
 
 def is_low_rank(sizes: Sizes) -> bool:

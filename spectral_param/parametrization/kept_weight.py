@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from spectral_param.sigma import Band, Bounded, Fixed, Interval, Positive, Unconstrained
 from spectral_param.torch_state.checksum import checksum
+from spectral_param.torch_state.snapshot import Snapshot, address, lazy_copy
+
+
+class _Kept(NamedTuple):
+    factors: Snapshot
+    settings: tuple[object, ...]
+    built: Tensor
+    weight: Tensor  # a lazy copy of it, for readers
 
 
 class KeptWeight:
@@ -18,50 +27,72 @@ class KeptWeight:
 
     Example:
         >>> import torch
-        >>> from spectral_param.parametrization.kept_weight import KeptWeight
-        >>> kept, factor = KeptWeight(), torch.ones(2)
-        >>> first = kept.weight([factor], lambda: 2 * factor)
-        >>> kept.weight([factor], lambda: 2 * factor) is first
+        >>> from spectral_param import register_svd_parametrization
+        >>> layer = register_svd_parametrization(torch.nn.Linear(3, 3))
+        >>> p = layer.parametrizations.weight[0]
+        >>> first = p.kept_weight.weight(p, layer.parametrizations.weight)
+        >>> p.kept_weight.weight(p, lambda: 1 / 0) is first
         True
-        >>> factor.data.add_(1)
-        tensor([2., 2.])
-        >>> kept.weight([factor], lambda: 2 * factor)
-        tensor([4., 4.])
+        >>> _ = p.raw_sigma.data.zero_()
+        >>> p.kept_weight.weight(p, layer.parametrizations.weight).norm()
+        tensor(0.)
     """
 
     def __init__(self) -> None:
-        self.kept: tuple[Tensor, tuple[object, ...]] | None = None
+        self.kept: _Kept | None = None
 
-    def weight(self, sources: Sequence[Tensor], build: Callable[[], Tensor], *settings: object) -> Tensor:
-        """W as it was built last, or is built now, without a graph.
+    def weight(self, parametrization: Any, build: Callable[[], Tensor]) -> Tensor:
+        """W as it was built last, or is built now, without a graph; what a reader does to it is not for the next.
 
         Args:
-            sources: the tensors that it depends on.
-            build: makes it.
-            settings: what else it depends on.
+            parametrization: the ``SVDParametrization`` that this belongs to.
+            build: makes W.
         """
-        if not all(map(_is_watchable, sources)):
+        kept = self._current(parametrization)
+        if kept is not None and _is_as_given(kept.weight, kept.built):
+            return kept.weight
+        if kept is None and not _is_watchable(parametrization):
             return build()
-        if self.kept is not None:
-            weight, seen = self.kept
-            if seen == (*_looks(*sources, weight), *settings):
-                return weight
         with torch.inference_mode(False), torch.no_grad():
-            weight = build()
-        self.kept = weight, (*_looks(*sources, weight), *settings)
+            built = build() if kept is None else kept.built
+            weight = lazy_copy(built)
+        self.kept = _Kept(Snapshot(parametrization.factors), _settings(parametrization), built, weight)
         return weight
 
     def clear(self) -> None:
         """Keeps nothing."""
         self.kept = None
 
+    def _current(self, parametrization: Any) -> _Kept | None:
+        """What is kept, if nothing has changed since."""
+        kept = self.kept
+        if kept is None or kept.settings != _settings(parametrization):
+            return None
+        return kept if kept.factors.is_still(parametrization.factors) else None
+
     def __reduce__(self) -> tuple[Any, ...]:
         return KeptWeight, ()
 
 
-def _is_watchable(tensor: Tensor) -> bool:
-    return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and not tensor.is_inference()
+def _settings(parametrization: Any) -> tuple[object, ...]:
+    """What W depends on besides the factors. A σ map of ours is told by its numbers; another may look anywhere."""
+    sigma_map = parametrization._modules["sigma_map"]
+    own: dict[str, Any] = sigma_map.__dict__
+    told: Any = None
+    if type(sigma_map) in _OURS and not own["_buffers"]:
+        told = [own[name] for name in own if name not in _OF_EVERY_MODULE] if len(own) > len(_OF_EVERY_MODULE) else []
+    if told is None or not all([type(value) in (int, float, bool) for value in told]):
+        told = checksum(parametrization.sigma)
+    return *parametrization.settings, sigma_map, told
 
 
-def _looks(*tensors: Tensor) -> tuple[object, ...]:
-    return checksum(*tensors), *((t._version, t.requires_grad, t.dtype, t.data_ptr()) for t in tensors)
+_OURS = frozenset({Band, Bounded, Fixed, Interval, Positive, Unconstrained})
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+
+
+def _is_as_given(weight: Tensor, built: Tensor) -> bool:
+    return address(weight) == address(built) and not (weight._version or weight.requires_grad)
+
+
+def _is_watchable(parametrization: Any) -> bool:
+    return all(type(f) in (Tensor, nn.Parameter) and f.device.type == "cpu" for f in parametrization.factors)

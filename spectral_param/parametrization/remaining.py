@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spectral_param.functional.leading import trailing_singular_values, trailing_vectors
 from spectral_param.torch_state.checksum import checksum
+from spectral_param.torch_state.quantized import is_quantized
 
 
 class RemainingSpectrum:
@@ -49,7 +50,8 @@ class RemainingSpectrum:
         self, what: str, base: Tensor, blocks: tuple[Tensor, ...], find: Callable[..., tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
         version = None if base.is_inference() else base._version
-        state = (version, base.data_ptr(), base.dtype, checksum(base), base.shape)
+        place: tuple[object, ...] = (id(base),) if is_quantized(base) else (base.data_ptr(), checksum(base))
+        state = (version, base.dtype, base.shape, *place)
         if what not in self._found or self._found[what][0] != state:
             each = [find(*block) for block in zip(*blocks, strict=True)]
             self._found[what] = state, tuple(torch.stack(parts) for parts in zip(*each, strict=True))

@@ -21,9 +21,11 @@ from spectral_param.parametrization.kept_weight import KeptWeight
 from spectral_param.parametrization.starting import check_weight, drawn, fitted
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.sizes import Sizes
-from spectral_param.torch_state.modes import has_numbers, is_lowered, traced_or_transformed
+from spectral_param.torch_state.modes import has_numbers, is_lowered, is_seen_through
 from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.shards import whole, write_
+
+_ORIGINALS = tuple(tuple(f"original{i}" for i in range(count)) for count in range(5))
 
 
 class SVDParametrization(nn.Module):
@@ -144,7 +146,7 @@ class SVDParametrization(nn.Module):
         if hasattr(factors[0], "full_tensor"):
             factors = tuple(map(whole, factors))
         u, raw, v = self._parts(factors)
-        way = way or way_to_build(u, raw, v, transformed=traced_or_transformed())
+        way = way or way_to_build(u, raw, v, transformed=is_seen_through())
         w = build(way, *self._wide(u, raw, v, way), self._kept)
         half = raw.dtype.itemsize < 4  # a strategy of mixed precision hands factors in its own dtype
         w = w.to(raw.dtype if half else self.dtype)
@@ -205,9 +207,12 @@ class SVDParametrization(nn.Module):
     def factors(self) -> tuple[Tensor, ...]:
         """The trained tensors as they stand: packed U, raw σ, packed V, of which some may be missing."""
         [held] = self._held_in
-        own = held._parameters  # a lookup, where an attribute of a module is a search
-        names = [f"original{i}" for i in range(held.ntensors)]
-        return tuple(own[name] if name in own else getattr(held, name) for name in names)  # type: ignore[misc]
+        own: Any = held._parameters  # a lookup, where an attribute of a module is a search
+        names = _ORIGINALS[held.ntensors]
+        try:
+            return tuple(map(own.__getitem__, names))
+        except KeyError:  # moved by others, as into a property
+            return tuple(getattr(held, name) for name in names)
 
     @property
     def parts(self) -> tuple[ReflectorProduct, Tensor, ReflectorProduct]:
@@ -224,6 +229,11 @@ class SVDParametrization(nn.Module):
         return self.factors[place] if place >= 0 else None
 
     @property
+    def settings(self) -> tuple[object, ...]:
+        """What W depends on besides the trained tensors and the σ map."""
+        return self.dtype, self.channels_last
+
+    @property
     def raw_shape(self) -> tuple[int, ...]:
         """Of the raw numbers of σ: (k,), or (chunks, k)."""
         return *self.layout.lead, min(self.shape)
@@ -237,6 +247,11 @@ class SVDParametrization(nn.Module):
     def sigma(self) -> Tensor:
         """σ with its sign, differentiable: (k,), or (chunks, k). On shards a collective read, so one for all ranks."""
         return self.svd[1]
+
+    @property
+    def size_of_sigma(self) -> float:
+        """The root mean square of all σ."""
+        return self.sigma.detach().double().square().mean().sqrt().item()
 
     @property
     def svd(self) -> tuple[ReflectorProduct, Tensor, ReflectorProduct]:

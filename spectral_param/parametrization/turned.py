@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from spectral_param.functional.leading import leading_triplets
 from spectral_param.functional.reflectors import scaled
-from spectral_param.functional.turned import TurnedFactor, changed_product, thin_change
+from spectral_param.functional.turned import TurnedFactor, changed_product, thin_change, turned_product
 from spectral_param.functional.ways import Way
 from spectral_param.parametrization.blocks import Matrices
 from spectral_param.parametrization.factors import Layout
+from spectral_param.parametrization.kept_weight import KeptWeight
 from spectral_param.parametrization.mismatch import warn_of_moved_sigma
 from spectral_param.parametrization.remaining import RemainingSpectrum
 from spectral_param.parametrization.starting import check_weight
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import SigmaMap, clipping
-from spectral_param.torch_state.modes import has_numbers, is_lowered, traced_or_transformed
+from spectral_param.torch_state.modes import has_numbers, traced_or_transformed, under_dispatch_mode
 from spectral_param.torch_state.precision import full_precision
+from spectral_param.torch_state.quantized import is_quantized, numbers
 from spectral_param.torch_state.shards import whole, write_
+
+POINTWISE = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+"""Convolutions by the dimensions of a kernel."""
 
 
 class TurnedParametrization(SVDParametrization):
@@ -39,6 +46,7 @@ class TurnedParametrization(SVDParametrization):
         right: V_r, (q, r).
         start: the r leading σ of W₀.
         is_off: whether W is W₀, for the time being.
+        is_quantized: whether W₀ is a tensor of another class, used by its own product with vectors.
 
     Example:
         >>> import torch
@@ -75,22 +83,25 @@ class TurnedParametrization(SVDParametrization):
         )
         self.rank = rank
         self.is_off = False
+        self.is_quantized = False
         present = reflectors[0] > 0, rank > 0 and sigma_map.trained, reflectors[1] > 0
         u, raw, v = (sum(present[:i]) if here else -1 for i, here in enumerate(present))
         self.layout = Layout(self.sizes, self.chunks, (u, raw, v))
         for name, shape in (("left", (matrices.p, rank)), ("right", (matrices.q, rank)), ("start", (rank,))):
             self.register_buffer(name, torch.empty(*self.layout.lead, *shape, dtype=self._trained_dtype))
         self._remaining = RemainingSpectrum()
+        self._kept_change = KeptWeight()  # L above R
 
     # ----------------------------------------------------------------------------------------------------- evaluation
 
     @property
     def base(self) -> Tensor:
-        """W₀ as it stands, without a gradient; on shards read whole."""
-        return whole(self.factors[-1]).detach()
+        """W₀ as it stands, without a gradient; on shards read whole, and dequantized."""
+        return numbers(whole(self.factors[-1]).detach())
 
     def _weight(self, factors: tuple[Tensor, ...], way: Way | None) -> Tensor:
         base = whole(factors[-1]).detach()  # trained, its singular vectors would not be known any more
+        base = numbers(base)
         if self.is_off:
             return base
         blocks = self._blocks(base).to(self._trained_dtype)
@@ -100,19 +111,62 @@ class TurnedParametrization(SVDParametrization):
 
     def linear(self, x: Tensor, bias: Tensor | None, *, transposed: bool = False) -> Tensor:
         """``x Wᵀ + b`` for vectors x, (…, q), without building W; ``x W + b`` where ``transposed``."""
+        if self.is_quantized:
+            return self._around(x, bias)
+        base, change = self._beside(x.device.type)
+        if transposed:
+            base, change = base.mT, change and change[::-1]
+        if change is None:
+            return F.linear(x, base, bias)
+        return changed_product(x, base, *change, bias, plainly=traced_or_transformed())
+
+    def convolution(self, x: Tensor, convolve: Callable[..., Tensor], bias: Tensor | None) -> Tensor:
+        """The convolution of x by W, without building W.
+
+        Args:
+            x: what ``convolve`` takes.
+            convolve: of x, a kernel and a bias or ``None``, in as many groups as there are chunks, or in one.
+            bias: (out,), or ``None``.
+        """
+        base, change = self._beside(x.device.type)
+        y = convolve(x, base, bias)
+        if change is None:
+            return y
+        left, right = change  # (…, p, s), (…, q, s)
+        kernels = right.mT.reshape(-1, *base.shape[1:]).to(base.dtype)  # (chunks · s, in / groups, …)
+        spread = left.reshape(base.shape[0], -1, *(1 for _ in base.shape[2:])).to(base.dtype)  # (out, s, 1, …)
+        return y + POINTWISE[base.dim()](convolve(x, kernels, None), spread, groups=self.chunks)
+
+    def _around(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """``x Wᵀ + b`` for a quantized W₀, by its own product."""
+        u, raw, v = self._turns(self.factors)
+        base = self.factors[-1].detach()
+
+        def product(x: Tensor) -> Tensor:
+            return F.linear(x, base)
+
+        if self.is_off:
+            return F.linear(x, base, bias)
+        with full_precision(x.device.type):
+            delta = self.sigma_map(raw) - self.start.to(raw) if self.rank else raw
+        y = turned_product(x, product, u, self.left.to(u), delta, self.right.to(u), v)
+        return y if bias is None else y + bias.to(y.dtype)
+
+    def _beside(self, device: str) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """W₀, and L and R beside it; ``None`` for them while W is W₀."""
         factors = self.factors
         base = whole(factors[-1]).detach()
         if self.is_off:
-            return torch.nn.functional.linear(x, base.mT if transposed else base, bias)
-        device = x.device.type
-        if is_lowered(device):
+            return base, None
+
+        def change() -> Tensor:
             with full_precision(device):
-                left, right = self._change(factors, self._blocks(base))
-        else:
-            left, right = self._change(factors, self._blocks(base))
-        if transposed:
-            base, left, right = base.mT, right, left
-        return changed_product(x, base, left, right, bias, plainly=traced_or_transformed())
+                return torch.cat(self._change(factors, self._blocks(base)), -2)
+
+        onlookers = torch.is_grad_enabled() or traced_or_transformed() or under_dispatch_mode()
+        both = change() if self.training or onlookers else self._kept_change.weight(self, change)
+        left, right = both.split([*self.shape], -2)
+        return base, (left, right)
 
     def _change(self, factors: Sequence[Tensor], blocks: Tensor) -> tuple[Tensor, Tensor]:
         """L and R beside W₀ in blocks, (p, q) or (chunks, p, q)."""
@@ -146,11 +200,14 @@ class TurnedParametrization(SVDParametrization):
         """
         if self._start is not None:
             return self._start
-        check_weight(weight, self.matrices.weight_shape)
+        if self.is_quantized and not is_quantized(weight):
+            raise ValueError("weight: the frozen base is quantized, and nothing else is written into it.")
+        self.is_quantized = is_quantized(weight)
         base, wide, (p, q), (m1, m2) = weight.detach().to(self.dtype), self._trained_dtype, self.shape, self.reflectors
-        lead, device = self.layout.lead, weight.device
+        lead, device, weight = self.layout.lead, weight.device, numbers(weight.detach())
+        check_weight(weight, self.matrices.weight_shape)
         if has_numbers(weight):
-            triplets = [leading_triplets(block, self.rank) for block in self.matrices.of(base)]
+            triplets = [leading_triplets(block, self.rank) for block in self.matrices.of(weight.to(self.dtype))]
             left, start, right = (
                 torch.stack(parts).to(wide) if lead else parts[0].to(wide) for parts in zip(*triplets, strict=True)
             )
@@ -166,6 +223,11 @@ class TurnedParametrization(SVDParametrization):
     # -------------------------------------------------------------------------------------------------------- reading
 
     @property
+    def settings(self) -> tuple[object, ...]:
+        """What W depends on besides the factors and the σ map."""
+        return *super().settings, self.is_off
+
+    @property
     def raw_shape(self) -> tuple[int, ...]:
         """Of the raw numbers of the trained σ: (r,), or (chunks, r)."""
         return *self.layout.lead, self.rank
@@ -178,6 +240,11 @@ class TurnedParametrization(SVDParametrization):
     def sigma(self) -> Tensor:
         """σ with its sign, differentiable: see :meth:`sigma_of`."""
         return self.sigma_of(self._turns(self.factors)[1])
+
+    @property
+    def size_of_sigma(self) -> float:
+        """The root mean square of the σ of W₀."""
+        return torch.linalg.vector_norm(self.base.double()).item() / math.sqrt(self.chunks * min(self.shape))
 
     @property
     def svd(self) -> tuple[TurnedFactor, Tensor, TurnedFactor]:  # type: ignore[override]

@@ -15,6 +15,7 @@ from spectral_param.parametrization.starting import has_real_numbers
 from spectral_param.registration.injection.sole_holder import tied_to
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
 from spectral_param.registration.unregistered import unregistered
+from spectral_param.torch_state.quantized import is_quantized
 from spectral_param.torch_state.shards import is_shard
 
 Where = Callable[[str, nn.Module], bool] | type[nn.Module] | Sequence[type[nn.Module]]
@@ -42,12 +43,13 @@ class Place(NamedTuple):
         return weight
 
 
-def choose(model: nn.Module, where: Where | None) -> tuple[list[Place], dict[str, str]]:
+def choose(model: nn.Module, where: Where | None, base: str | None = None) -> tuple[list[Place], dict[str, str]]:
     """Goes through the parameters of a model.
 
     Args:
         model: any module.
         where: which weights, as :func:`~spectral_param.register_all` says.
+        base: ``"frozen"``: quantized weights of linear layers too.
 
     Returns:
         The parameters to register, and the names of the others, each with the reason.
@@ -67,7 +69,7 @@ def choose(model: nn.Module, where: Where | None) -> tuple[list[Place], dict[str
     holders: dict[int, list[str]] = {}
     for place in _places(model):
         holders.setdefault(id(place.weight), []).append(place.name)
-        reason = _reason_against(place, is_default=where is None)
+        reason = _reason_against(place, is_default=where is None, base=base)
         if reason is None and not picks(place.name, place.module):
             reason = "not chosen"
         if reason is None:
@@ -112,7 +114,7 @@ def _predicate(where: Where | None) -> Callable[[str, nn.Module], bool]:
     return picks
 
 
-def _reason_against(place: Place, is_default: bool) -> str | None:
+def _reason_against(place: Place, is_default: bool, base: str | None) -> str | None:
     """Why a parameter is not even asked for; by default also where it does not act as a matrix."""
     weight = place.weight
     if isinstance(weight, nn.parameter.UninitializedParameter):
@@ -120,7 +122,8 @@ def _reason_against(place: Place, is_default: bool) -> str | None:
     if weight.dim() < 2:
         return "a vector"
     if is_default:
-        if is_traceable_wrapper_subclass(weight):
+        kept = base == "frozen" and is_quantized(weight) and type(place.module).forward is nn.Linear.forward
+        if is_traceable_wrapper_subclass(weight) and not kept:
             return "sharded" if is_shard(weight) else f"it is a {type(weight).__name__}"
         if not has_real_numbers(weight):
             return f"its dtype is {str(weight.dtype).removeprefix('torch.')}"

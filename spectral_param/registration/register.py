@@ -20,6 +20,7 @@ from spectral_param.registration.injection.install import install, uninstall
 from spectral_param.registration.injection.sole_holder import check_sole_holder
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
 from spectral_param.sigma import SigmaMap, Unconstrained
+from spectral_param.torch_state.quantized import is_quantized
 
 
 def register_svd_parametrization(
@@ -131,7 +132,7 @@ def replace_weight(
 
     A caller that held it beforehand would look like somebody else, for whom all objects are searched.
     """
-    weight = _parameter(module, tensor_name)
+    weight = _parameter(module, tensor_name, base)
     chunks = integer("chunks", chunks, "an integer")
     matrices = matrices_of(module, weight, chunks)
     if sigma is not None and not isinstance(sigma, SigmaMap):
@@ -213,7 +214,7 @@ def remove_svd_parametrization(
 # ------------------------------------------------------------------------------------------------- reading arguments
 
 
-def _parameter(module: nn.Module, tensor_name: str) -> nn.Parameter:
+def _parameter(module: nn.Module, tensor_name: str, base: str | None) -> nn.Parameter:
     """The parameter to register on, or an error that says what stands in its place."""
     if not isinstance(module, nn.Module):
         raise TypeError(f"module: expected a torch.nn.Module, got {type(module).__name__}.")
@@ -239,5 +240,9 @@ def _parameter(module: nn.Module, tensor_name: str) -> nn.Parameter:
         raise ValueError(f"module: {needs_plain}.")
     if is_traceable_wrapper_subclass(weight):
         kind = type(weight).__name__
-        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a {kind}; register before sharding.")
+        if not is_quantized(weight):
+            raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a {kind}; register before sharding.")
+        if base != "frozen" or type(module).forward is not nn.Linear.forward:
+            what = f"{tensor_name!r} of {owner} is a {kind}"
+            raise ValueError(f"tensor_name: {what}, quantized; base='frozen' keeps such a one, in an nn.Linear.")
     return weight

@@ -22,6 +22,7 @@ from spectral_param.registration.report import RegistrationReport, warn_of_chang
 from spectral_param.sigma import SigmaMap
 from spectral_param.torch_state.modes import has_numbers
 from spectral_param.torch_state.precision import wide
+from spectral_param.torch_state.quantized import numbers
 
 
 def register_all(
@@ -82,10 +83,11 @@ def register_all(
           2.weight: 4×16, reflectors=(4, 4)
           passed over, not chosen: 0.weight
           passed over, a vector: 1.bias_ih_l0, 1.bias_hh_l0, 2.bias
+          to train at the rate of the plain model: parameter_groups(model, lr=…)
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
-    chosen, passed_over = choose(model, where)
+    chosen, passed_over = choose(model, where, base)
     settings = {"sigma": sigma, "init": init, "train": train, "base": base}
     changed = _register(chosen, reflectors, rank, settings)
     names = {place.name for place in chosen}
@@ -127,7 +129,7 @@ def _register(chosen: Sequence[Place], reflectors: Any, rank: Any, settings: dic
 def _change(parametrization: SVDParametrization, weight: Tensor) -> float:
     if not has_numbers(weight):
         return 0.0
-    return relative_difference(wide(parametrization(*parametrization.factors)), wide(weight))
+    return relative_difference(wide(parametrization(*parametrization.factors)), wide(numbers(weight)))
 
 
 def _at_most(reflectors: Any, rank: Any, place: Place, chunks: int, base: str | None) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class RegistrationReport:
         for reason in dict.fromkeys(self.passed_over.values()):
             names = [name for name, why in self.passed_over.items() if why == reason]
             lines.append(f"  passed over, {reason}: {some_of(names)}")
+        if self.taken:
+            lines.append("  to train at the rate of the plain model: parameter_groups(model, lr=…)")
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -55,6 +55,18 @@ def traced_or_transformed() -> bool:
     )
 
 
+def is_seen_through() -> bool:
+    """Whether a tracer, a transform or forward-mode AD looks on, which have to see through all that is computed.
+
+    A compiler is none of them, unless a transform is within what it compiles.
+    """
+    return (
+        (not torch.compiler.is_compiling() and torch._C._get_tracing_state() is not None)
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
 def under_dispatch_mode() -> bool:
     """Whether a mode such as ``FakeTensorMode`` sees every operation, and may make something else of it."""
     return torch._C._len_torch_dispatch_stack() > 0
@@ -83,6 +95,9 @@ def is_listened_to(*modules: nn.Module) -> bool:
         >>> is_listened_to(layer)
         True
     """
-    return bool(torch_module._has_any_global_hook()) or any(
-        [m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules]
-    )
+    if torch_module._has_any_global_hook():
+        return True
+    for m in modules:
+        if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:
+            return True
+    return False

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -81,6 +83,164 @@ def test_decay_of_sigma_is_that_of_the_weight():
     (layer(torch.ones(1, 5)) * 0).sum().backward()
     optimizer.step()
     torch.testing.assert_close(layer.weight, before * 0.95)
+
+
+# ------------------------------------------------------------------------------------------ at the plain model's rate
+
+
+def moved(layer, optimizer_of):
+    """How far a step moves a weight, in the Frobenius norm; the gradient is the same for every form of a weight."""
+    before = layer.weight.detach().clone()
+    optimizer = optimizer_of(layer)
+    torch.manual_seed(1)
+    (layer.weight * torch.randn(layer.weight.shape)).sum().backward()
+    optimizer.step()
+    return torch.linalg.vector_norm(layer.weight.detach() - before).item()
+
+
+FORMS = {
+    "fitted": {},
+    "drawn": {"init": "orthogonal"},
+    "few": {"reflectors": 4, "init": "orthogonal"},
+    "of U alone": {"reflectors": (20, 0), "init": "orthogonal"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(40, 40), (20, 80), (80, 20)])
+@pytest.mark.parametrize("scale", [0.3, 30.0])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adafactor])
+def test_a_step_moves_a_weight_about_as_far_as_a_plain_one(kind, scale, shape, form):
+    plain = nn.Linear(*shape, bias=False)
+    nn.init.normal_(plain.weight, std=scale / 10)
+    layer = copy.deepcopy(plain)
+    register_svd_parametrization(layer, **FORMS[form])
+    by_groups = moved(layer, lambda layer: kind(parameter_groups(layer, lr=1e-4, optimizer=kind), lr=1e-4))
+    reference = plain if form == "fitted" else nn.Linear(*shape, bias=False)
+    if form != "fitted":
+        reference.weight.data = layer.weight.detach().clone()
+    plainly = moved(reference, lambda layer: kind(layer.parameters(), lr=1e-4))
+    assert plainly / 4 < by_groups < 4 * plainly
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adafactor])
+def test_weight_decay_is_that_of_the_plain_weight(kind):
+    plain = nn.Linear(30, 20, bias=False)
+    layer = register_svd_parametrization(copy.deepcopy(plain))
+    groups = parameter_groups(layer, lr=1e-2, optimizer=kind, weight_decay=0.5)
+    for one, optimizer in ((plain, kind(plain.parameters(), lr=1e-2, weight_decay=0.5)), (layer, kind(groups))):
+        (one.weight * 0).sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(layer.weight, plain.weight)
+
+
+def test_no_decay_of_reflectors_and_of_sigma_under_a_map():
+    layer = register_svd_parametrization(nn.Linear(6, 4), sigma=Band(0.1), init="orthogonal")
+    groups = parameter_groups(layer, lr=0.1, weight_decay=0.5)
+    assert [(group["name"], group["weight_decay"]) for group in groups] == [
+        ("others", 0.5),
+        ("reflectors U weight 4×6", 0.0),
+        ("reflectors V weight 4×6", 0.0),
+        ("sigma weight 4×6", 0.0),
+    ]
+
+
+def test_what_is_said_of_sigma_goes_before_what_is_found():
+    model = network()
+    register_all(model)
+    groups = parameter_groups(model, lr=1e-3, weight_decay=0.1, sigma_lr=0.5, sigma_weight_decay=0.2)
+    sigma = [group for group in groups if group["name"].startswith("sigma")]
+    assert {(group["lr"], group["weight_decay"]) for group in sigma} == {(0.5, 0.2)}
+    assert len(sigma) == 3
+    still = parameter_groups(model, lr=1e-3, weight_decay=0.1, sigma_lr=0.0)
+    assert [group["weight_decay"] for group in still if group["name"].startswith("sigma")] == [0.0] * 3
+
+
+def test_sigma_in_a_band_moves_by_the_same_share_of_it():
+    rates = []
+    for radius in (0.01, 0.5):
+        layer = register_svd_parametrization(nn.Linear(64, 16), sigma=Band(radius), init="orthogonal")
+        rates.append([group["lr"] for group in parameter_groups(layer, lr=1e-3) if group["name"].startswith("sigma")])
+    torch.testing.assert_close(torch.tensor(rates), torch.full((2, 1), 2 * 8e-3))
+
+
+def test_layers_whose_names_differ_in_numbers_share_their_groups():
+    model = nn.ModuleList([nn.Sequential(nn.Linear(6, 6), nn.ReLU()) for _ in range(3)])
+    register_all(model)
+    names = [(group["name"], len(group["params"])) for group in parameter_groups(model, lr=1e-3)]
+    assert names[1:] == [
+        ("reflectors U *.*.weight 6×6", 3),
+        ("reflectors V *.*.weight 6×6", 3),
+        ("sigma *.*.weight 6×6", 3),
+    ]
+
+
+def test_no_two_groups_have_one_name():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    register_svd_parametrization(model[0], reflectors=2, init="orthogonal")
+    register_svd_parametrization(model[1])
+    names = [group["name"] for group in parameter_groups(model, lr=1e-3)]
+    assert len(set(names)) == len(names) == 7
+
+
+def test_groups_of_a_trained_model_take_the_state_of_its_optimizer():
+    def fresh():
+        torch.manual_seed(0)
+        model = network()
+        register_all(model, sigma=Band(0.5), init="orthogonal")
+        return model
+
+    model, later = fresh(), fresh()
+    optimizer = torch.optim.Adam(parameter_groups(model, lr=0.1))
+    for _ in range(30):
+        step(model, optimizer)
+    later.load_state_dict(model.state_dict())
+    resumed = torch.optim.Adam(parameter_groups(later, lr=0.1))
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    step(model, optimizer)
+    step(later, resumed)
+    assert torch.equal(later[0].weight, model[0].weight)
+
+
+def test_a_weight_of_zeros_has_rates():
+    layer = nn.Linear(8, 8)
+    nn.init.zeros_(layer.weight)
+    register_svd_parametrization(layer)
+    assert all(0 < group["lr"] < 1 for group in parameter_groups(layer, lr=1e-3))
+
+
+@pytest.mark.parametrize("name", ["AdamW", "rmsprop", torch.optim.NAdam, "Lion"])
+def test_optimizers_by_name_and_class(name):
+    layer = register_svd_parametrization(nn.Linear(64, 64), init="orthogonal")
+    assert parameter_groups(layer, lr=1e-3, optimizer=name)[-1]["lr"] == pytest.approx(8e-3)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        ("muon", "takes plain matrices"),
+        (torch.optim.LBFGS, "finds the length of its steps by itself"),
+        (torch.optim.Adadelta, "finds the length of its steps by itself"),
+        ("adamm", "optimizer: expected one of adam, adamw, .*, got adamm; name one that moves alike"),
+    ],
+)
+def test_optimizers_without_a_rule_are_named(optimizer, message):
+    with pytest.raises(ValueError, match=message):
+        parameter_groups(network(), lr=1e-3, optimizer=optimizer)
+
+
+def test_an_optimizer_that_is_there_already_is_no_kind():
+    with pytest.raises(TypeError, match="optimizer: expected a class or a name, got Adam"):
+        parameter_groups(network(), lr=1e-3, optimizer=torch.optim.Adam(network().parameters()))
+
+
+def test_on_the_meta_device_there_are_no_rates():
+    with torch.device("meta"):
+        model = network()
+        register_all(model)
+    assert [group["name"] for group in parameter_groups(model)] == ["others", "reflectors", "sigma"]
+    with pytest.raises(ValueError, match="model: expected weights with numbers"):
+        parameter_groups(model, lr=1e-3)
 
 
 # --------------------------------------------------------------------------------- optimizers built before registration
@@ -196,3 +356,17 @@ def test_weights_of_another_model_are_left_alone():
     before = held_by(optimizer)
     add_factors_(optimizer, model)
     assert held_by(optimizer)[4] is before[2]
+
+
+def test_a_frozen_base_has_rates_by_its_own_size_and_stays_out():
+    model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 16))
+    register_all(model, base="frozen", rank=4)
+    for kind in ("adam", "sgd", "adafactor"):
+        groups = parameter_groups(model, lr=1e-3, optimizer=kind)
+        assert all(group["lr"] > 0 for group in groups)
+        assert all(parameter.requires_grad for group in groups for parameter in group["params"])
+        assert sum(len(group["params"]) for group in groups) == 2 + 2 * 3
+    [sigma] = [
+        g["lr"] for g in parameter_groups(model, lr=1e-3) if g["name"].startswith("sigma") and "48×64" in g["name"]
+    ]
+    assert sigma == pytest.approx(1e-3 * 8)

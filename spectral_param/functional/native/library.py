@@ -22,7 +22,7 @@ from torch.nn import Parameter
 from spectral_param.user_cache import is_ours, user_cache
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("scan.cpp", "low_rank.cpp"))
-HEADERS = tuple(Path(__file__).with_name(name) for name in ("activation.h", "tile.h"))
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("activation.h", "flushed.h", "tile.h"))
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fno-math-errno", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread")
 LANES = 16
 """Numbers of a vector: sides must be multiples of it."""
@@ -96,7 +96,7 @@ def is_plain(tensor: Tensor) -> bool:
         [True, False]
     """
     plain = type(tensor) in (Tensor, Parameter) and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
-    return plain and torch._C._len_torch_dispatch_stack() == 0
+    return plain and (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() == 0)
 
 
 def in_memory(tensor: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spectral_param.functional.native.library import LANES, in_memory, is_loaded, is_plain, library
 from spectral_param.sizes import packed_size
+from spectral_param.torch_state.modes import has_numbers
 
 LARGEST = 256
 """Beyond, the products of torch make up for what it costs to call them, above all on several threads."""
@@ -35,7 +36,8 @@ def weight(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int]) -> tuple[T
     u, sigma, v = map(in_memory, (u, sigma, v))
     w = sigma.new_empty(*lead, p, q)
     kept = sigma.new_empty(*lead, _call("low_rank_kept", (), sizes))
-    _call("low_rank_forward", (u, sigma, v, w, kept), (lead.numel(), *sizes))
+    if has_numbers(w):
+        _call("low_rank_forward", (u, sigma, v, w, kept), (lead.numel(), *sizes))
     return w, kept
 
 
@@ -46,7 +48,8 @@ def weight_gradients(
     grad, sigma = in_memory(grad), in_memory(sigma)
     d_u, d_sigma, d_v = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, sigma, v))
     count = sigma.shape[:-1].numel()
-    _call("low_rank_backward", (grad, sigma, kept, d_u, d_sigma, d_v), (count, *sizes))
+    if has_numbers(grad):
+        _call("low_rank_backward", (grad, sigma, kept, d_u, d_sigma, d_v), (count, *sizes))
     return d_u, d_sigma, d_v
 
 

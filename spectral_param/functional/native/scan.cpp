@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "activation.h"
+#include "flushed.h"
 #include "tile.h"
 
 extern "C" {
@@ -105,7 +106,11 @@ void narrow(const Scan& a, const float* from, float* to, int64_t low, int64_t hi
 }
 
 template <class Work>
-void in_parallel(int64_t size, int64_t threads, Work work) {
+void in_parallel(int64_t size, int64_t threads, Work run) {
+  const auto work = [&](int64_t thread, int64_t low, int64_t high) {
+    const Flushed flushed;
+    run(thread, low, high);
+  };
   threads = std::max<int64_t>(1, std::min(threads, size));
   std::vector<std::thread> others;
   int64_t i = 1;

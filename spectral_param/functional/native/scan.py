@@ -100,7 +100,7 @@ def run_back(
     Args:
         x: inputs.
         states: of :func:`run`.
-        inner: of :func:`run`.
+        inner: of :func:`run`, with or without the columns that fill it up.
         last: gradient by the last states, (B, n), all of it.
         extra: gradients by the states of all steps, (T, B, n), of which the last is not read.
         way: across and thin that bring a gradient back by a step.
@@ -118,6 +118,8 @@ def run_back(
     shapes = {"d_across": (n, line), "d_sigma": (n,), "d_input": (size, n), "d_bias": (n,)}
     shapes["d_thin"] = (n, 0 if way.thin is None else line)
     parts = {name: last.new_zeros(threads, *shape) for name, shape in shapes.items()}
+    if inner is not None:
+        inner = F.pad(inner, (0, -inner.shape[-1] % LANES))
     read = {"x": x, "states": states, "inner": inner, "last": last, "extra": extra}
     given = {name: None if tensor is None else in_memory(tensor) for name, tensor in read.items()}
     _call("scan_backward", x, way, phi, slope, {**given, "deltas": deltas, "first": first, **parts})

@@ -8,7 +8,7 @@ Note [Scan]
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spectral_param.functional import native
+from spectral_param.functional.by_hand import ByHand, operator
 from spectral_param.functional.scan import triton_scan
 from spectral_param.functional.scan.activation import (
     activate,
@@ -25,11 +26,9 @@ from spectral_param.functional.scan.activation import (
     number_of,
     through_activation,
 )
-from spectral_param.functional.scan.recording import gradient_of_last, projected_states
+from spectral_param.functional.scan.recording import gradient_of_last, projected_states, recorded
 from spectral_param.functional.scan.shapes import check_inputs, check_shape
-from spectral_param.torch_state.higher_order import gradients_by_running_again, must_run_again
-from spectral_param.torch_state.modes import autocast_is_on, traced_or_transformed
-from spectral_param.torch_state.precision import in_full_precision
+from spectral_param.torch_state.modes import autocast_is_on, has_numbers, is_seen_through
 
 
 def rnn_scan(
@@ -74,9 +73,13 @@ def rnn_scan(
     tensors = _under_autocast(tensors, x.device.type)
     if len(x) == 0:
         return x.new_empty(0, *h0.shape), h0
-    if traced_or_transformed():
+    if is_seen_through():
         return _step_by_step(*tensors, nonlinearity, negative_slope)
-    return _Scan.apply(*tensors, nonlinearity, negative_slope)
+    if torch.compiler.is_compiling():
+        last, states = _operator(*tensors, nonlinearity, negative_slope)
+        return states[1:], last
+    last, states = _Scan.apply(*tensors, nonlinearity, negative_slope)
+    return states, last
 
 
 def _under_autocast(tensors: tuple[Tensor | None, ...], device: str) -> tuple[Any, ...]:
@@ -98,7 +101,11 @@ def _step_by_step(
     return torch.stack(states), h
 
 
-class _Scan(torch.autograd.Function):
+class _Scan(ByHand):
+    """The last state, and those of all steps; what is kept begins with h₀."""
+
+    results = 2
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -110,30 +117,35 @@ class _Scan(torch.autograd.Function):
         nonlinearity: str,
         slope: float,
     ) -> tuple[Tensor, Tensor]:
-        steps = len(x)
+        last, states = _Scan.compute(x, h0, m, w, b, nonlinearity, slope)
+        ctx.save_for_backward(x, h0, m, w, b, states)
+        ctx.rule, ctx.numbers = _Scan, (nonlinearity, slope)
+        ctx.set_materialize_grads(False)
+        return last, states[1:]
+
+    @staticmethod
+    def compute(
+        x: Tensor, h0: Tensor, m: Tensor, w: Tensor, b: Tensor | None, nonlinearity: str, slope: float
+    ) -> list[Tensor]:
         if native.fits(x, h0, m, w, b):
             states, _ = native.run(x, h0, m, b, native.Recurrence(w.mT), number_of(nonlinearity), slope)
         else:
             states = projected_states(x, h0, m, b)
-            if triton_scan.fits(states, w):
-                triton_scan.forward_(states, w, nonlinearity, slope)
-            else:
+            if has_numbers(states):
                 _fill_states(states, w, nonlinearity, slope)
-        ctx.save_for_backward(x, h0, m, w, b, states)
-        ctx.nonlinearity, ctx.slope = nonlinearity, slope
-        ctx.set_materialize_grads(False)
-        return states[1:], states[steps].clone()
+        return [states[-1].clone(), states]
 
     @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, grad_states: Tensor | None, grad_last: Tensor | None) -> tuple[Any, ...]:
-        x, h0, m, w, b, states = ctx.saved_tensors
-        needs = ctx.needs_input_grad[:5]
-        if must_run_again(grad_states, grad_last):
-            run = functools.partial(_step_by_step, nonlinearity=ctx.nonlinearity, slope=ctx.slope)
-            tensors = (x, h0, m, w, b)
-            return (*gradients_by_running_again(run, tensors, needs, (grad_states, grad_last)), None, None)
-
+    def gradients(
+        grads: Sequence[Tensor | None],
+        tensors: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        needs: Sequence[bool],
+        nonlinearity: str,
+        slope: float,
+    ) -> list[Tensor | None]:
+        x, h0, m, w, _ = tensors
+        [states], (grad_last, grad_states) = kept, grads
         # x: (T, B, i)
         # w: (n, n)
         # m: (n, i)
@@ -143,44 +155,66 @@ class _Scan(torch.autograd.Function):
         n = w.shape[0]
         grad = gradient_of_last(h0, grad_states, grad_last)  # (B, n), by h_t as t falls
         if native.fits(x, grad, grad_states, m, w, states):
-            phi, back = (number_of(ctx.nonlinearity), ctx.slope), native.Recurrence(w)
+            back = native.Recurrence(w)
+            phi = number_of(nonlinearity), slope
             sums = native.run_back(x, states, None, grad, grad_states, back, *phi, all_deltas=needs[0])
             d_x = None if sums.deltas is None else sums.deltas @ m
-            return (
-                d_x,
-                sums.first @ w if needs[1] else None,
-                sums.input,
-                sums.across,
-                sums.bias if needs[4] else None,
-                None,
-                None,
-            )
+            return [d_x, sums.first @ w if needs[1] else None, sums.input, sums.across, sums.bias if needs[4] else None]
         deltas = torch.empty_like(states[1:])  # (T, B, n), gradients before φ
-        h, d = states.unbind(0), deltas.unbind(0)
-        through_activation(grad, h[steps], ctx.nonlinearity, ctx.slope, out=d[steps - 1])
-        if triton_scan.fits(states, w):
-            triton_scan.backward_(deltas, states, w, grad_states, ctx.nonlinearity, ctx.slope)
-        else:
-            for t in reversed(range(steps - 1)):
-                if grad_states is None:
-                    torch.mm(d[t + 1], w, out=grad)
-                else:
-                    torch.addmm(grad_states[t], d[t + 1], w, out=grad)
-                through_activation(grad, h[t + 1], ctx.nonlinearity, ctx.slope, out=d[t])
+        if has_numbers(deltas):
+            _fill_deltas(deltas, states, w, grad, grad_states, nonlinearity, slope)
         flat = deltas.view(steps * batch, n)
-        return (
+        return [
             (flat @ m).view_as(x) if needs[0] else None,  # (T, B, i)
-            d[0] @ w if needs[1] else None,  # (B, n)
+            deltas[0] @ w if needs[1] else None,  # (B, n)
             flat.mT @ x.reshape(steps * batch, size) if needs[2] else None,  # (n, i)
             flat.mT @ states[:-1].view(steps * batch, n) if needs[3] else None,  # (n, n)
             flat.sum(0) if needs[4] else None,  # (n,)
-            None,
-            None,
-        )
+        ]
+
+    @staticmethod
+    def plainly(*given: Any) -> tuple[Tensor, Tensor]:
+        states, last = _step_by_step(*given)
+        return last, states
 
 
 def _fill_states(states: Tensor, w: Tensor, nonlinearity: str, slope: float) -> None:
+    if triton_scan.fits(states, w):
+        triton_scan.forward_(states, w, nonlinearity, slope)
+        return
     h, wt = states.unbind(0), w.mT
     for before, now in pairwise(h):
         now.addmm_(before, wt)
         activate_(now, nonlinearity, slope)
+
+
+def _fill_deltas(
+    deltas: Tensor,
+    states: Tensor,
+    w: Tensor,
+    grad: Tensor,
+    grad_states: Tensor | None,
+    nonlinearity: str,
+    slope: float,
+) -> None:
+    """Gradients before φ of all steps, from ``grad`` by the last state, which is written to."""
+    h, d = states.unbind(0), deltas.unbind(0)
+    through_activation(grad, h[-1], nonlinearity, slope, out=d[-1])
+    if triton_scan.fits(states, w):
+        triton_scan.backward_(deltas, states, w, grad_states, nonlinearity, slope)
+        return
+    for t in reversed(range(len(d) - 1)):
+        if grad_states is None:
+            torch.mm(d[t + 1], w, out=grad)
+        else:
+            torch.addmm(grad_states[t], d[t + 1], w, out=grad)
+        through_activation(grad, h[t + 1], nonlinearity, slope, out=d[t])
+
+
+_operator = operator(
+    "rnn_scan",
+    recorded(_Scan),
+    "Tensor x, Tensor h0, Tensor m, Tensor w, Tensor? b",
+    "str nonlinearity, float slope",
+    widens=False,
+)

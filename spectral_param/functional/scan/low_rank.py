@@ -8,7 +8,7 @@ Note [Scan of low rank]
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spectral_param.functional import native
+from spectral_param.functional.by_hand import ByHand, operator
 from spectral_param.functional.scan.activation import (
     activate,
     activate_,
@@ -24,11 +25,9 @@ from spectral_param.functional.scan.activation import (
     number_of,
     through_activation,
 )
-from spectral_param.functional.scan.recording import gradient_of_last, projected_states
+from spectral_param.functional.scan.recording import gradient_of_last, projected_states, recorded
 from spectral_param.functional.scan.shapes import check_inputs, check_shape
-from spectral_param.torch_state.higher_order import gradients_by_running_again, must_run_again
-from spectral_param.torch_state.modes import traced_or_transformed
-from spectral_param.torch_state.precision import in_full_precision
+from spectral_param.torch_state.modes import has_numbers, is_seen_through
 
 
 def low_rank_scan(
@@ -77,9 +76,13 @@ def low_rank_scan(
     for name, tensor, shape in (("sigma", sigma, (n,)), ("left", left, (n, rank)), ("right", right, (n, rank))):
         check_shape(name, tensor, shape)
     tensors = (x, h0, input_weight, sigma, left, right, bias)
-    if traced_or_transformed():
+    if is_seen_through():
         return _step_by_step(*tensors, nonlinearity, negative_slope)
-    return _Scan.apply(*tensors, nonlinearity, negative_slope)
+    if torch.compiler.is_compiling():
+        last, states = _operator(*tensors, nonlinearity, negative_slope)
+        return states[1:], last
+    last, states = _Scan.apply(*tensors, nonlinearity, negative_slope)
+    return states, last
 
 
 def _step_by_step(
@@ -101,7 +104,11 @@ def _step_by_step(
     return torch.stack(states), h
 
 
-class _Scan(torch.autograd.Function):
+class _Scan(ByHand):
+    """The last state, and those of all steps; what is kept begins with h₀."""
+
+    results = 2
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -115,81 +122,121 @@ class _Scan(torch.autograd.Function):
         nonlinearity: str,
         slope: float,
     ) -> tuple[Tensor, Tensor]:
-        ctx.native = native.fits(x, h0, m, sigma, left, right, b)
-        if ctx.native:
-            way = native.Recurrence(-left.mT, sigma, right)
-            states, inner = native.run(x, h0, m, b, way, number_of(nonlinearity), slope)
-        else:
-            states = projected_states(x, h0, m, b)
-            inner = _fill_states(states, sigma, left, right, nonlinearity, slope)
+        last, states, inner = _Scan.compute(x, h0, m, sigma, left, right, b, nonlinearity, slope)
         ctx.save_for_backward(x, h0, m, sigma, left, right, b, states, inner)
-        ctx.nonlinearity, ctx.slope = nonlinearity, slope
+        ctx.rule, ctx.numbers = _Scan, (nonlinearity, slope)
         ctx.set_materialize_grads(False)
-        return states[1:], states[-1].clone()
+        return last, states[1:]
 
     @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, grad_states: Tensor | None, grad_last: Tensor | None) -> tuple[Any, ...]:
-        x, h0, m, sigma, left, right, b, states, inner = ctx.saved_tensors
-        needs = ctx.needs_input_grad[:7]
-        if must_run_again(grad_states, grad_last):
-            run = functools.partial(_step_by_step, nonlinearity=ctx.nonlinearity, slope=ctx.slope)
-            tensors = (x, h0, m, sigma, left, right, b)
-            return (*gradients_by_running_again(run, tensors, needs, (grad_states, grad_last)), None, None)
+    def compute(
+        x: Tensor,
+        h0: Tensor,
+        m: Tensor,
+        sigma: Tensor,
+        left: Tensor,
+        right: Tensor,
+        b: Tensor | None,
+        nonlinearity: str,
+        slope: float,
+    ) -> list[Tensor]:
+        if native.fits(x, h0, m, sigma, left, right, b):
+            way = native.Recurrence(-left.mT, sigma, right)
+            states, filled = native.run(x, h0, m, b, way, number_of(nonlinearity), slope)
+            assert filled is not None
+            inner = filled[..., : right.shape[1]].contiguous()
+        else:
+            states = projected_states(x, h0, m, b)
+            inner = states.new_empty(*x.shape[:2], right.shape[1])
+            if has_numbers(states):
+                _fill_states(states, inner, sigma, left, right, nonlinearity, slope)
+        return [states[-1].clone(), states, inner]
 
+    @staticmethod
+    def gradients(
+        grads: Sequence[Tensor | None],
+        tensors: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        needs: Sequence[bool],
+        nonlinearity: str,
+        slope: float,
+    ) -> list[Tensor | None]:
+        x, h0, m, sigma, left, right, _ = tensors
+        (states, inner), (grad_last, grad_states) = kept, grads
         # x: (T, B, i)
         # m: (n, i)
         # sigma: (n,)
         # left: (n, r), L
         # right: (n, r), R
         # states: (T + 1, B, n), h_0 … h_T
-        # inner: (T, B, r), or wider natively; Rᵀ h_{t-1}
+        # inner: (T, B, r), Rᵀ h_{t-1}
         # grad_states: (T, B, n), or None
         steps, batch, size = x.shape
         n, rank = left.shape
         grad = gradient_of_last(h0, grad_states, grad_last)  # (B, n), by h_t as t falls
-        if ctx.native and native.fits(x, grad, grad_states, m, sigma, left, right, states, inner):
-            phi, back = (number_of(ctx.nonlinearity), ctx.slope), native.Recurrence(-right.mT, sigma, left)
+        if native.fits(x, grad, grad_states, m, sigma, left, right, states, inner):
+            phi, back = (number_of(nonlinearity), slope), native.Recurrence(-right.mT, sigma, left)
             sums = native.run_back(x, states, inner, grad, grad_states, back, *phi, all_deltas=needs[0])
             d_x = None if sums.deltas is None else sums.deltas @ m
             d_h0 = torch.addmm(sums.first * sigma, sums.first @ left, right.mT, alpha=-1) if needs[1] else None
             d_b = sums.bias if needs[6] else None
-            return d_x, d_h0, sums.input, sums.sigma, -sums.across, -sums.thin, d_b, None, None
-        inner = inner[..., :rank]
+            return [d_x, d_h0, sums.input, sums.sigma, -sums.across, -sums.thin, d_b]
         deltas = torch.empty_like(states[1:])  # (T, B, n), gradients before φ
         thin = torch.empty_like(inner)  # (T, B, r), their Lᵀ d
-        h, d, e = states.unbind(0), deltas.unbind(0), thin.unbind(0)
-        rt = right.mT
-        for t in reversed(range(steps)):
-            through_activation(grad, h[t + 1], ctx.nonlinearity, ctx.slope, out=d[t])
-            torch.mm(d[t], left, out=e[t])
-            if t > 0 and grad_states is not None:
-                torch.addcmul(grad_states[t - 1], d[t], sigma, out=grad).addmm_(e[t], rt, alpha=-1)
-            elif t > 0 or needs[1]:
-                torch.mul(d[t], sigma, out=grad).addmm_(e[t], rt, alpha=-1)
+        d_sigma = torch.empty_like(sigma) if needs[3] else None  # (n,)
+        if has_numbers(deltas):
+            _fill_deltas(deltas, thin, states, sigma, left, right, grad, grad_states, nonlinearity, slope, needs[1])
+            d_sigma = _column_dots(deltas, states) if needs[3] else None
         flat, before = deltas.view(steps * batch, n), states[:-1].view(steps * batch, n)
-        return (
+        return [
             (flat @ m).view_as(x) if needs[0] else None,  # (T, B, i)
             grad if needs[1] else None,  # (B, n)
             flat.mT @ x.reshape(steps * batch, size) if needs[2] else None,  # (n, i)
-            _column_dots(deltas, states) if needs[3] else None,  # (n,)
+            d_sigma,
             (flat.mT @ inner.reshape(steps * batch, rank)).neg_() if needs[4] else None,  # (n, r)
             (before.mT @ thin.reshape(steps * batch, rank)).neg_() if needs[5] else None,  # (n, r)
             flat.sum(0) if needs[6] else None,  # (n,)
-            None,
-            None,
-        )
+        ]
+
+    @staticmethod
+    def plainly(*given: Any) -> tuple[Tensor, Tensor]:
+        states, last = _step_by_step(*given)
+        return last, states
 
 
-def _fill_states(states: Tensor, sigma: Tensor, left: Tensor, right: Tensor, nonlinearity: str, slope: float) -> Tensor:
-    """In place of the projected inputs; answers ``h_{t-1} R`` of all steps."""
-    inner = states.new_empty(len(states) - 1, states.shape[1], right.shape[1])
+def _fill_states(
+    states: Tensor, inner: Tensor, sigma: Tensor, left: Tensor, right: Tensor, nonlinearity: str, slope: float
+) -> None:
+    """In place of the projected inputs, with ``h_{t-1} R`` of all steps."""
     lt = left.mT
     for (before, now), a in zip(pairwise(states.unbind(0)), inner.unbind(0), strict=True):
         torch.mm(before, right, out=a)
         now.addcmul_(before, sigma).addmm_(a, lt, alpha=-1)
         activate_(now, nonlinearity, slope)
-    return inner
+
+
+def _fill_deltas(
+    deltas: Tensor,
+    thin: Tensor,
+    states: Tensor,
+    sigma: Tensor,
+    left: Tensor,
+    right: Tensor,
+    grad: Tensor,
+    grad_states: Tensor | None,
+    nonlinearity: str,
+    slope: float,
+    to_first: bool,
+) -> None:
+    """Gradients before φ of all steps and their Lᵀ d; ``grad``, by the last state, becomes that by h₀ if asked for."""
+    h, d, e, rt = states.unbind(0), deltas.unbind(0), thin.unbind(0), right.mT
+    for t in reversed(range(len(d))):
+        through_activation(grad, h[t + 1], nonlinearity, slope, out=d[t])
+        torch.mm(d[t], left, out=e[t])
+        if t > 0 and grad_states is not None:
+            torch.addcmul(grad_states[t - 1], d[t], sigma, out=grad).addmm_(e[t], rt, alpha=-1)
+        elif t > 0 or to_first:
+            torch.mul(d[t], sigma, out=grad).addmm_(e[t], rt, alpha=-1)
 
 
 def _column_dots(deltas: Tensor, states: Tensor) -> Tensor:
@@ -198,3 +245,12 @@ def _column_dots(deltas: Tensor, states: Tensor) -> Tensor:
     for d, h in zip(deltas.unbind(0), states.unbind(0), strict=False):
         total.addcmul_(d, h)
     return total.sum(0)
+
+
+_operator = operator(
+    "low_rank_scan",
+    recorded(_Scan),
+    "Tensor x, Tensor h0, Tensor m, Tensor sigma, Tensor left, Tensor right, Tensor? b",
+    "str nonlinearity, float slope",
+    widens=False,
+)

@@ -1,9 +1,14 @@
-"""What both scans share: states that begin with the projected inputs, and the first gradient."""
+"""What both scans share: states that begin with the projected inputs, the first gradient, the form of an operator."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from spectral_param.functional.by_hand import ByHand
 
 
 def projected_states(x: Tensor, h0: Tensor, m: Tensor, b: Tensor | None) -> Tensor:
@@ -39,3 +44,30 @@ def gradient_of_last(h0: Tensor, grad_states: Tensor | None, grad_last: Tensor |
     if grad_states is not None:
         grad += grad_states[-1]
     return grad
+
+
+def recorded(scan: type[ByHand]) -> type[ByHand]:
+    """A scan as its operator has it: the states are those that are kept, h₀ first, since no two may share memory."""
+
+    class Recorded(scan):  # type: ignore[valid-type, misc]
+        @staticmethod
+        def gradients(
+            grads: Sequence[Tensor | None],
+            tensors: Sequence[Tensor],
+            kept: Sequence[Tensor],
+            needs: Sequence[bool],
+            *numbers: Any,
+        ) -> list[Tensor | None]:
+            last, states = grads
+            after = None if states is None else states[1:]
+            d_x, d_h0, *others = scan.gradients((last, after), tensors, kept, needs, *numbers)
+            if states is not None and d_h0 is not None:
+                d_h0 = d_h0 + states[0]
+            return [d_x, d_h0, *others]
+
+        @staticmethod
+        def plainly(x: Tensor, h0: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+            last, states = scan.plainly(x, h0, *given)
+            return last, torch.cat([h0.unsqueeze(0), states])
+
+    return Recorded

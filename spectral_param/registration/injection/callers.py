@@ -34,6 +34,7 @@ _LENDS_NOT = (
         f"resize before registering, or {_FOLD}",
     ),
 )
+_PLACES = tuple(caller.module for caller in _LENDS_NOT)
 _SWAPS = _Caller(
     "torch.nn.utils._named_member_accessor",
     ("swap_tensor",),
@@ -50,9 +51,10 @@ def refuse_to_lend(owner: str, tensor_name: str) -> None:
     """
     frame = sys._getframe(2)
     for _ in range(3):
-        for caller in _LENDS_NOT:
-            if _is(frame, caller):
-                raise ValueError(_message(owner, tensor_name, frame, caller))
+        if frame.f_globals.get("__name__", "").startswith(_PLACES):
+            for caller in _LENDS_NOT:
+                if _is(frame, caller):
+                    raise ValueError(_message(owner, tensor_name, frame, caller))
         if frame.f_back is None:
             return
         frame = frame.f_back

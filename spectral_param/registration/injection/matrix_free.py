@@ -12,7 +12,9 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from spectral_param.functional.ways import (
+    SURELY_SPARE_NOT,
     Way,
+    spares_a_kept_weight,
     spares_a_recurrence,
     spares_the_sum,
     spares_the_weight,
@@ -24,7 +26,8 @@ from spectral_param.parametrization.together import keeps, running
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.injection.callers import refuse_onnx
 from spectral_param.registration.injection.watch import handed_out, tell_of_writes
-from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, traced_or_transformed
+from spectral_param.registration.injection.weight_property import kept
+from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, is_seen_through
 
 
 def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -32,18 +35,25 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(forward)
     def wrapped(self: Any, input: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling() and handed_out:
+        compiled = torch.compiler.is_compiling()
+        if not compiled and handed_out:
             tell_of_writes(self)
         p = SVDParametrization.alone_on(self)
         strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
         if isinstance(p, TurnedParametrization):
-            return p.linear(input, self.bias) if strided and _passes_the_sum(p, input) else forward(self, input)
-        if p is None or not strided or not input.dim() or traced_or_transformed() or _somebody_wants_the_weight(p):
+            return p.linear(input, self.bias) if strided and passes_the_sum(p, input, -1) else forward(self, input)
+        if p is None or not strided or not input.dim() or is_seen_through():
             return forward(self, input)
-        if torch.is_grad_enabled():
+        with_gradients = torch.is_grad_enabled()
+        keeps = not (with_gradients or compiled or self.training or p.matrix_free)
+        if keeps and (weight := _kept_weight(p, input)) is not None:
+            return F.linear(input, weight, self.bias)
+        if _somebody_wants_the_weight(p):
+            return forward(self, input)
+        if with_gradients and not compiled:
             p.kept_weight.kept = None
         u, raw, v = parts = p.parts
-        vectors, autocast = input.numel() // max(input.shape[-1], 1), autocast_is_on(input.device.type)
+        vectors, autocast = _vectors(p, input), autocast_is_on(input.device.type)
         way: Way | None = None
         if p.matrix_free:
             way = way_to_apply(*parts, vectors, transformed=False)
@@ -52,24 +62,28 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
             way = way if spares_the_weight(way, *parts, vectors) else None
         if way is not None:
             return _applied(self, p, input, raw.dtype, way, autocast)
-        weight = p.forward(*p.factors, way=way_to_build(u, raw, v, transformed=False))
+        weight = None if with_gradients else kept(p.parametrization_list)
+        if weight is None:
+            weight = p.forward(*p.factors, way=way_to_build(u, raw, v, transformed=False))
         return F.linear(input, weight, self.bias)
 
     return wrapped
 
 
-def without_sum(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same for a layer whose weight stands as (in, out), ``x W + b``, where a frozen base is turned."""
+def passes_the_sum(p: TurnedParametrization, x: Tensor, features: int, *, strides: int = 1) -> bool:
+    """Whether a turned base is applied beside its change.
 
-    @functools.wraps(forward)
-    def wrapped(self: Any, x: Tensor) -> Tensor:
-        p = SVDParametrization.alone_on(self)
-        if isinstance(p, TurnedParametrization) and _passes_the_sum(p, x):
-            tell_of_writes(self)
-            return p.linear(x, self.bias, transposed=True)
-        return forward(self, x)
-
-    return wrapped
+    Args:
+        p: of the layer's weight.
+        x: the input.
+        features: which dimension of it meets W.
+        strides: how many positions of the input each output stands for.
+    """
+    if p.matrix_free is False or not x.dim() or _somebody_wants_the_weight(p):
+        return False
+    if p.matrix_free or p.is_off or p.is_quantized:
+        return True
+    return spares_the_sum(p.sizes, p.rank, x.numel() // max(x.shape[features], 1) // strides)
 
 
 def apply_linear(layer: nn.Linear, input: Tensor) -> Tensor:
@@ -98,11 +112,7 @@ def apply_linear(layer: nn.Linear, input: Tensor) -> Tensor:
     assert p is not None
     refuse_onnx()
     parts = p.parts
-    if torch.compiler.is_exporting():  # for a batch of any size: as for many
-        vectors = 4 * max(p.reflectors)
-    else:
-        vectors = input.numel() // max(input.shape[-1], 1) if input.dim() else 1
-    way = way_to_apply(*parts, vectors, transformed=traced_or_transformed())
+    way = way_to_apply(*parts, _vectors(p, input), transformed=is_seen_through())
     return _applied(layer, p, input, parts[1].dtype, way, autocast_is_on(input.device.type))
 
 
@@ -130,7 +140,7 @@ def thin_factors(module: nn.Module, tensor_name: str, like: Tensor) -> tuple[Ten
         p is None
         or isinstance(p, TurnedParametrization)
         or p.matrix_free is False
-        or traced_or_transformed()
+        or is_seen_through()
         or _somebody_wants_the_weight(p)
     ):
         return None
@@ -161,22 +171,29 @@ def _applied(
     return output if input.dim() == 2 else torch.ops.aten._unsafe_view(output, (*input.shape[:-1], layer.out_features))
 
 
+def _kept_weight(p: SVDParametrization, input: Tensor) -> Tensor | None:
+    """W in evaluation, where it is kept from the first forward on, for not too many vectors."""
+    if (many := input.numel()) > SURELY_SPARE_NOT and spares_a_kept_weight(p.sizes, many // max(input.shape[-1], 1)):
+        return None
+    return kept(p.parametrization_list)
+
+
+def _vectors(p: SVDParametrization, input: Tensor) -> int:
+    """How many meet W. A batch whose size is not known is taken for a large one."""
+    if torch.compiler.is_exporting():
+        return 4 * max(*p.reflectors, 1)
+    return input.shape[:-1].numel() if input.dim() else 1
+
+
 def _somebody_wants_the_weight(p: SVDParametrization) -> bool:
     """Whether W is kept for others, or its making is listened to, also by a forward put in the place of torch's."""
     held = p.parametrization_list
     return (
-        (bool(running.store) and keeps(p))
+        (not torch.compiler.is_compiling() and bool(running.store) and keeps(p))
         or parametrize._cache_enabled > 0
         or is_listened_to(held, p)
         or _has_own_forward(held, p)
     )
-
-
-def _passes_the_sum(p: TurnedParametrization, x: Tensor) -> bool:
-    """Whether a turned base is applied beside its change, W never summed up."""
-    if p.matrix_free is False or not x.dim() or _somebody_wants_the_weight(p):
-        return False
-    return bool(p.matrix_free) or p.is_off or spares_the_sum(p.sizes, p.rank, x.numel() // max(x.shape[-1], 1))
 
 
 def _has_own_forward(*modules: nn.Module) -> bool:

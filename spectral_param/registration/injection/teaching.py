@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from spectral_param.parametrization.lookup import parametrization_lists
-from spectral_param.registration.injection import watch
-from spectral_param.registration.injection.matrix_free import without_sum, without_weight
+from spectral_param.registration.injection import beside_base, watch
+from spectral_param.registration.injection.matrix_free import without_weight
 from spectral_param.registration.injection.plain_checkpoint import load_plain_weights
 from spectral_param.registration.injection.recurrent import recurrent_members
 from spectral_param.registration.injection.resetting import reset
@@ -35,8 +35,10 @@ def teach(base: Any) -> dict[str, Any]:
     forward = in_forward(members.get("forward", base.forward), keep=issubclass(base, nn.MultiheadAttention))
     if base.forward is nn.Linear.forward:
         forward = without_weight(forward)
-    elif _is_transposed_linear(base):
-        forward = without_sum(forward)
+    elif base.forward in beside_base.CONVOLUTIONS:
+        forward = beside_base.convolution(forward)
+    elif _is_conv1d_of_transformers(base):
+        forward = beside_base.conv1d_of_transformers(forward)
     members["forward"] = forward
     for name in ("reset_parameters", "_reset_parameters"):
         if hasattr(base, name):
@@ -49,7 +51,7 @@ def plain_class(module: Any) -> Any:
     return module._plain_class
 
 
-def _is_transposed_linear(base: type) -> bool:
+def _is_conv1d_of_transformers(base: type) -> bool:
     """Whether it is the layer of transformers that GPT-2 is made of."""
     return base.__name__ == "Conv1D" and base.__module__ == "transformers.pytorch_utils"
 

@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from spectral_param.registration.injection.whereabouts import name_of
 from spectral_param.torch_state.checksum import checksum
+from spectral_param.torch_state.snapshot import address, lazy_copy
 from spectral_param.torch_state.users_line import warn
 
 
@@ -24,25 +25,32 @@ class _HandedOut:
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight
+        self.numbers = lazy_copy(weight) if weight.device.type == "cpu" else None
         self.storage = weight.detach()  # where its numbers were, should ``.data`` be set
         self.uses = self._uses()  # by its graph and by us
-        self.requires_grad, self.numbers = weight.requires_grad, self._numbers()
+        self.requires_grad, self.version = weight.requires_grad, self._version()
 
     def _uses(self) -> int:
         return torch._C._storage_Use_Count(self.storage.untyped_storage()._cdata)
 
-    def _numbers(self) -> tuple[object, ...]:
-        weight, storage = self.weight, self.storage
-        version = None if weight.is_inference() else weight._version
-        same = weight.data_ptr() == storage.data_ptr() and weight.shape == storage.shape
-        return version, weight.data_ptr(), checksum(weight), None if same else checksum(storage)
+    def _version(self) -> int | None:
+        return None if self.weight.is_inference() else self.weight._version
+
+    def _was_written_to(self) -> bool:
+        if self.version != self._version() or self.weight.shape != self.storage.shape:
+            return True
+        if self.numbers is None:  # where writes through ``.data`` are not seen, but for another tensor in the place
+            return address(self.weight) != address(self.storage)
+        at = address(self.numbers)
+        moved = [tensor for tensor in (self.weight, self.storage) if address(tensor) != at]  # also by NumPy, to read
+        return any(checksum(tensor) != checksum(self.numbers) for tensor in moved)
 
     @property
     def change(self) -> str:
         """What was done to it, and what to do in place of that; nothing for nothing."""
         if self.weight.requires_grad != self.requires_grad:
             return "requires_grad was set on what is read of it, {no_effect}; set it on its factors: {factors}."
-        if self.numbers != self._numbers():
+        if self._was_written_to():
             return "was changed in place after it was read, {no_effect}; assign to it instead: {weight} = value."
         return ""
 

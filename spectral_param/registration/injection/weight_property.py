@@ -1,6 +1,7 @@
 """Reading and writing a registered weight as the attribute that it was.
 
-- Within a forward of its module a weight is evaluated where it is read; by attention, and without gradients, once.
+- Within a forward of its module a weight is evaluated where it is read; by attention, in blocks, and without
+  gradients, once.
 - Read outside of one it is watched until it is let go (``watch.py``).
 - An assignment goes into the factors that are there, so that optimizers, hooks and wrappers keep their hold on them.
 """
@@ -19,35 +20,43 @@ from torch.nn.utils import parametrize
 from spectral_param.parametrization import together
 from spectral_param.parametrization.lookup import parametrization_lists
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.injection import watch
 from spectral_param.registration.injection.callers import refuse_onnx, refuse_to_lend, refuse_to_swap
 from spectral_param.registration.injection.sole_holder import owner_of_parameter
-from spectral_param.torch_state.checksum import checksum
 from spectral_param.torch_state.modes import is_listened_to, traced_or_transformed, under_dispatch_mode
-from spectral_param.torch_state.shards import is_shard, write_
+from spectral_param.torch_state.shards import write_
 from spectral_param.torch_state.users_line import warn
+
+_saving = functools.partial(torch._C._autograd._top_saved_tensors_default_hooks, False)
+"""The hooks by which what is computed now is saved for the backward."""
 
 
 class _Read:
     """What a forward has read of its module's weights."""
 
+    __slots__ = ("hooks", "keep", "weights")
+
     def __init__(self, keep: bool) -> None:
         self.keep = keep
+        self.hooks = _saving()
         self.weights: dict[tuple[object, ...], Tensor] = {}
 
     def weight(self, module: nn.Module, held: Any, tensor_name: str) -> Tensor:
         """The weight as it stands, evaluated if it has to be."""
-        if not self.keep and torch.is_grad_enabled():
+        with_gradients = torch.is_grad_enabled()
+        if with_gradients and not self.keep and not self._is_of_experts(held):
             return _evaluate(module, held, tensor_name)
-        inference = torch.is_inference_mode_enabled()
-        key: tuple[object, ...] = (tensor_name, torch.is_grad_enabled(), inference)
+        key: tuple[object, ...] = (tensor_name, with_gradients, torch.is_inference_mode_enabled())
         if not self.keep:
             factors = held._parameters.values()
             key += tuple(None if f.is_inference() else (id(f), f._version) for f in factors)
         if key not in self.weights:
             self.weights[key] = _evaluate(module, held, tensor_name)
         return self.weights[key]
+
+    def _is_of_experts(self, held: Any) -> bool:
+        """Whether a loop may read one block after another, each time all; not in a part that is checkpointed alone."""
+        return held._modules["0"].chunks > 1 and self.hooks == _saving()
 
 
 class _Running(threading.local):
@@ -65,21 +74,26 @@ def in_forward(forward: Callable[..., Any], *, keep: bool) -> Callable[..., Any]
 
     Args:
         forward: of the plain class.
-        keep: evaluates a weight once in it. Otherwise only without gradients, and anew where a factor has changed: a
-            forward may go back through its weight, clip it, or be checkpointed in parts.
+        keep: evaluates a weight once in it. Otherwise only without gradients, or one in blocks, and anew where a factor
+            has changed: a forward may go back through its weight, clip it, or be checkpointed in parts.
     """
 
     @functools.wraps(forward)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return forward(self, *args, **kwargs)
-        watch.tell_of_writes(self)
-        outer = _running.reads
-        _running.reads = {**outer, id(self): _Read(keep)}
+        if watch.handed_out:
+            watch.tell_of_writes(self)
+        reads = _running.reads
+        outer = reads.get(id(self))
+        reads[id(self)] = _Read(keep)
         try:
             return forward(self, *args, **kwargs)
         finally:
-            _running.reads = outer
+            if outer is None:
+                del reads[id(self)]
+            else:
+                reads[id(self)] = outer
 
     return wrapped
 
@@ -88,19 +102,24 @@ def weight_property(tensor_name: str) -> property:
     """The property of a registered weight; where it is not registered on an instance, a plain attribute is meant."""
 
     def read(self: Any) -> Tensor:
-        held = parametrization_lists(self)._modules.get(tensor_name)
+        held = self._modules["parametrizations"]._modules.get(tensor_name)
         if held is None:
             return _read_plain(self, tensor_name)
         if traced_or_transformed():
             refuse_onnx()
             return _evaluate(self, held, tensor_name)
-        if id(self) not in _running.reads:
+        reads = _running.reads.get(id(self))
+        if reads is None:
             refuse_to_lend(self._plain_class.__name__, tensor_name)
             watch.tell_of_writes(self)
-            weight = _evaluate(self, held, tensor_name)
+        weight = None
+        if not torch.is_grad_enabled() and (reads is not None or not self.training):
+            weight = kept(held)
+        if weight is None:
+            weight = _evaluate(self, held, tensor_name) if reads is None else reads.weight(self, held, tensor_name)
+        if reads is None:
             watch.hand_out(held, weight)
-            return weight
-        return _running.reads[id(self)].weight(self, held, tensor_name)
+        return weight
 
     def write(self: Any, value: Tensor) -> None:
         held = parametrization_lists(self)._modules.get(tensor_name)
@@ -175,10 +194,12 @@ def fill(held: parametrize.ParametrizationList, factors: Sequence[Tensor]) -> No
 
 def _evaluate(module: nn.Module, held: Any, tensor_name: str) -> Tensor:
     """W: built together with others, kept by torch's ``cached``, or evaluated."""
-    if together.running.store and (kept := together.kept_weight(held)) is not None:
-        return kept
+    if together.running.store and (built := together.kept_weight(held)) is not None:
+        return built
+    if torch.is_grad_enabled() and isinstance(p := held._modules["0"], SVDParametrization):
+        p.kept_weight.clear()
     if not parametrize._cache_enabled:
-        return _evaluate_or_keep(module, held)
+        return held()
     if torch._C._get_tracing_state() is not None:
         raise RuntimeError("Cannot trace a model while caching parametrizations.")
     key = (id(module), tensor_name)
@@ -188,23 +209,20 @@ def _evaluate(module: nn.Module, held: Any, tensor_name: str) -> Tensor:
     return weight
 
 
-def _evaluate_or_keep(module: nn.Module, held: Any) -> Tensor:
-    """W evaluated, or as it was before: in evaluation, and within a forward, without gradients."""
+def kept(held: Any) -> Tensor | None:
+    """W as it was before, without gradients, where it depends on nothing but the SVD, and nobody waits for its making.
+
+    Args:
+        held: the parametrization list; nothing traces or transforms.
+    """
     p = held._modules["0"]
-    if not isinstance(p, SVDParametrization):
-        return held()
-    if torch.is_grad_enabled():
-        p.kept_weight.clear()
-        return held()
-    reads_often = not module.training or id(module) in _running.reads
-    alone = len(held._modules) == 1 and "forward" not in held.__dict__ and "forward" not in p.__dict__
-    if not (reads_often and alone) or is_listened_to(held, p, p.sigma_map) or under_dispatch_mode():
-        return held()
-    if traced_or_transformed() or is_shard(p.factors[0]):
-        return held()
-    if isinstance(p, TurnedParametrization):
-        return held()
-    return p.kept_weight.weight(p.factors, held, p.dtype, p.channels_last, checksum(p.sigma))
+    if together.running.store or parametrize._cache_enabled or len(held._modules) > 1:
+        return None
+    if "forward" in held.__dict__ or "forward" in p.__dict__ or under_dispatch_mode():
+        return None
+    if is_listened_to(held, p, p._modules["sigma_map"]):
+        return None
+    return p.kept_weight.weight(p, held)
 
 
 def _tell_of_a_tie(owner: str, held: nn.Module, tensor_name: str, value: Tensor) -> None:

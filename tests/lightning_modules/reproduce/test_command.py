@@ -68,7 +68,7 @@ def trained(monkeypatch) -> list[PlannedRun]:
     """Runs that the command has trained, in no time."""
     seen = []
 
-    def train_all(runs, root, folder, processes, seconds, native):
+    def train_all(runs, root, folder, processes, seconds, native, flush_denormal):
         for run in runs:
             seen.append(run)
             write_result(folder, run, result(run))
@@ -189,7 +189,7 @@ def test_the_report_may_be_elsewhere(small_adding, tmp_path):
 
 
 def test_an_interrupt_loses_no_finished_run(small_adding, monkeypatch):
-    def interrupted(runs, root, folder, processes, seconds, native):
+    def interrupted(runs, root, folder, processes, seconds, native, flush_denormal):
         write_result(folder, runs[0], result(runs[0]))
         yield runs[0], True
         raise KeyboardInterrupt
@@ -227,7 +227,7 @@ def test_only_some_settings(small_adding, trained, capsys):
 def test_seeds_run_at_the_learning_rate_that_validation_prefers(small_adding, monkeypatch):
     seen = []
 
-    def train_all(runs, root, folder, processes, seconds, native):
+    def train_all(runs, root, folder, processes, seconds, native, flush_denormal):
         for run in runs:
             rate = run.task[1]["learning_rate"]
             seen.append((run.model, run.seed, rate))
@@ -261,7 +261,7 @@ def test_settings_take_the_rates_of_the_one_that_decides(small_adding, trained, 
 
 
 def test_an_interrupt_in_the_trials_reports_what_is_decided(small_adding, monkeypatch):
-    def interrupted(runs, root, folder, processes, seconds, native):
+    def interrupted(runs, root, folder, processes, seconds, native, flush_denormal):
         for run in runs[:3]:
             write_result(folder, run, result(run))
             yield run, True
@@ -288,7 +288,7 @@ def test_finished_runs_are_reported_without_their_data(small_adding, trained, mo
 
 
 def test_scores_that_are_not_numbers_are_said(small_adding, monkeypatch):
-    def train_all(runs, root, folder, processes, seconds, native):
+    def train_all(runs, root, folder, processes, seconds, native, flush_denormal):
         for run in runs:
             write_result(folder, run, replace(result(run), scores={"test_mse": [math.nan, 0.1][run.seed]}))
             yield run, True

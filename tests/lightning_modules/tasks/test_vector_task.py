@@ -50,3 +50,16 @@ def test_evaluation_and_predictions_agree(task, tmp_path):
     assert logged["test_f1"] == pytest.approx(f1.item())
     assert logged["test_loss"] == pytest.approx(F.binary_cross_entropy(answers, targets).item(), rel=1e-5)
     assert 0 <= logged["test_ranking_precision"] <= 1
+
+
+def test_the_rate_of_a_plain_network_is_that_of_groups(tmp_path):
+    ours, plainly = (
+        MultiLabelClassifier(6, 3, depth=2, width=8, reflectors=4, plain_rate=choice) for choice in (False, True)
+    )
+    names = [
+        [group.get("name") for group in model.configure_optimizers()["optimizer"].param_groups]
+        for model in (ours, plainly)
+    ]
+    assert names[0] == [None]
+    assert names[1][0] == "others"
+    assert names[1][-1].startswith("sigma")

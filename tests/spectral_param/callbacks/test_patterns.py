@@ -1,9 +1,11 @@
+import logging
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelPruning
 from torch import nn
 
-from spectral_param import Fixed, register_svd_parametrization, svd_parametrizations
+from spectral_param import Fixed, parameter_groups, register_svd_parametrization, svd_parametrizations
 from spectral_param.callbacks import SpectralClip, SpectralMonitor
 from spectral_param.callbacks.patterns import warn_unmatched, warn_untrained
 from spectral_param.parametrization.lookup import qualified_name
@@ -81,3 +83,47 @@ def test_factors_in_no_optimizer_are_named(model):
     for factor in parametrized_weights(model, ["*"])["head.weight"].factors:
         factor.requires_grad_(False)
     warn_untrained(model, [torch.optim.SGD(others)])
+
+
+# ------------------------------------------------------------------------------------------------------ learning rates
+
+
+class WithOptimizer(Regression):
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def configure_optimizers(self):
+        return self.make(self)
+
+
+def hints(make, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    monitors = SpectralMonitor(report=False), SpectralMonitor(weights=(), dense="second.*", report=False)
+    trainer(tmp_path, *monitors).fit(WithOptimizer(make), vectors())
+    return [record.getMessage() for record in caplog.records if "parameter_groups" in record.getMessage()]
+
+
+def test_one_line_tells_where_adam_trains_sigma_at_the_rate_of_all_else(tmp_path, caplog):
+    def warmed_up(model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.0)]
+
+    [hint] = hints(warmed_up, tmp_path, caplog)
+    assert hint.startswith("AdamW trains σ at the rate of all else")
+    assert hint.endswith("spectral_param.parameter_groups(model, lr=…).")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: torch.optim.SGD(model.parameters(), lr=1e-3),
+        lambda model: torch.optim.Adam(parameter_groups(model, lr=1e-3)),
+        lambda model: torch.optim.Adam(parameter_groups(model, sigma_lr=1e-2), lr=1e-3),
+        lambda model: torch.optim.Adam([*model.second.parameters(), *model.first.parametrizations.parameters()][:2]),
+    ],
+    ids=["SGD", "groups", "rate of σ", "σ not trained"],
+)
+@pytest.mark.filterwarnings("ignore:No optimizer holds")
+def test_nothing_is_told_where_sigma_has_its_rate(make, tmp_path, caplog):
+    assert hints(make, tmp_path, caplog) == []

@@ -23,8 +23,9 @@ def built(monkeypatch):
     return count
 
 
-def layer(**kwargs):
-    return register_svd_parametrization(nn.Linear(6, 6), sigma=Band(0.5), init="orthogonal", **kwargs).eval()
+def layer(init="orthogonal", **kwargs):
+    sigma = Band(0.5) if init == "orthogonal" else None
+    return register_svd_parametrization(nn.Linear(6, 6), sigma=sigma, init=init, **kwargs).eval()
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -117,6 +118,56 @@ def test_a_change_of_whatever_a_weight_is_built_from_is_seen(change):
         torch.testing.assert_close(module.weight, twin.parametrizations.weight(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("change", [rewrite_through_data, write, clip, another_map, load, move])
+def test_a_linear_layer_keeps_its_weight_in_evaluation_and_sees_a_change(built, change):
+    module = layer()
+    with torch.no_grad():
+        module.parametrizations.weight.original1.uniform_(-1, 1)
+        first = module(torch.eye(6))
+        for _ in range(3):
+            assert torch.equal(module(torch.eye(6)), first)
+        assert len(built) == 1
+        change(module)
+        twin = copy.deepcopy(module)
+        x = torch.eye(6, dtype=module.weight.dtype)
+        assert torch.equal(module(x), nn.functional.linear(x, twin.parametrizations.weight(), twin.bias))
+
+
+def follow(target, source):
+    for ours, theirs in zip(target.parameters(), source.parameters(), strict=True):
+        ours.data.mul_(0.9)
+        ours.data.add_(0.1 * theirs.data)
+
+
+def swap_data(target, source):
+    for ours, theirs in zip(target.parameters(), source.parameters(), strict=True):
+        ours.data, theirs.data = theirs.data, ours.data
+
+
+def by_a_vector(target, source):
+    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(source.parameters()), target.parameters())
+
+
+def in_shared_memory(target, source):
+    target.share_memory()
+    with torch.no_grad():
+        target(torch.ones(1, 6))
+    with torch.multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.apply(follow, (target, source))
+
+
+@pytest.mark.parametrize("writer", [follow, swap_data, by_a_vector, in_shared_memory])
+def test_what_writes_to_a_model_that_is_evaluated_alone_is_seen(writer):
+    target, source = (nn.Sequential(layer(init="weight"), layer(init="weight")) for _ in range(2))
+    with torch.no_grad():
+        for _ in range(3):
+            before = target(torch.eye(6))
+            writer(target, source)
+            after = target(torch.eye(6))
+            assert torch.equal(after, copy.deepcopy(target)(torch.eye(6)))
+            assert not torch.equal(after, before) or writer is by_a_vector
+
+
 def test_what_a_reader_does_to_a_weight_is_told_and_kept_from_the_next():
     module = layer()
     with torch.no_grad():
@@ -139,7 +190,8 @@ def test_training_and_listening_keep_nothing(built):
 
 
 def test_copies_and_pickles_begin_with_nothing_kept():
-    kept = KeptWeight()
-    kept.weight([torch.ones(2)], lambda: torch.ones(3))
+    p = layer().parametrizations.weight[0]
+    kept = p.kept_weight
+    kept.weight(p, lambda: torch.ones(3))
     for twin in (copy.deepcopy(kept), pickle.loads(pickle.dumps(kept))):
         assert vars(twin) == vars(KeptWeight())

@@ -33,6 +33,7 @@ from spectral_param import (
     svd,
     svd_parametrizations,
     together,
+    without_adapter,
 )
 
 
@@ -389,3 +390,146 @@ def test_a_hook_on_the_weight_sees_the_weight():
     x = torch.randn(5, 40)
     y = layer(x)
     torch.testing.assert_close(y, F.linear(x, seen[0], layer.bias))
+
+
+CONVOLUTIONS = [
+    (nn.Conv1d, (6, 8, 3), dict(stride=2, padding=1), (2, 6, 9)),
+    (nn.Conv2d, (4, 6, 3), dict(padding=1, padding_mode="circular"), (2, 4, 6, 5)),
+    (nn.Conv2d, (4, 8, (3, 2)), dict(groups=2, dilation=2), (2, 4, 8, 7)),
+    (nn.Conv2d, (3, 8, 1), dict(bias=False), (3, 5, 5)),
+    (nn.Conv3d, (2, 4, 3), dict(padding="same"), (1, 2, 4, 4, 4)),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "settings", "shape"), CONVOLUTIONS)
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_convolutions_beside_their_base_and_by_the_sum_agree(kind, arguments, settings, shape, chunks):
+    conv = moved(frozen(kind(*arguments, **settings, dtype=torch.float64), reflectors=2, rank=2, chunks=chunks))
+    twin = copy.deepcopy(conv)
+    [(_, p)], [(_, q)] = svd_parametrizations(conv), svd_parametrizations(twin)
+    p.matrix_free, q.matrix_free = True, False
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    z = x.detach().clone().requires_grad_()
+    y, expected = conv(x), twin(z)
+    torch.testing.assert_close(y, expected)
+    y.square().sum().backward()
+    expected.square().sum().backward()
+    torch.testing.assert_close(x.grad, z.grad)
+    for one, other in zip(conv.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    with pytest.raises(RuntimeError):
+        conv(torch.randn(2, 2, dtype=torch.float64))
+
+
+class Conv1D(nn.Module):
+    """As in transformers: the weight stands as (in, out)."""
+
+    __module__ = "transformers.pytorch_utils"
+
+    def __init__(self, out_features, in_features):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(in_features, out_features))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.shape[:-1], -1)
+
+
+def test_the_layer_of_gpt2_is_applied_beside_its_base():
+    layer = moved(frozen(Conv1D(48, 32), rank=2))
+    [(_, p)] = svd_parametrizations(layer)
+    x = torch.randn(2, 3, 32)
+    expected = x @ layer.weight + layer.bias
+    torch.testing.assert_close(layer(x), expected)
+    p.matrix_free = False
+    torch.testing.assert_close(layer(x), expected)
+
+
+class Rounded(torch.Tensor):
+    """Whole numbers and a scale, as quantization keeps a weight: only its product with vectors is there, on itself."""
+
+    @staticmethod
+    def __new__(cls, codes, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scale.dtype)
+
+    def __init__(self, codes, scale):
+        self.codes, self.scale = codes, scale
+
+    def __tensor_flatten__(self):
+        return ["codes", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Rounded(inner["codes"], inner["scale"])
+
+    def dequantize(self):
+        return self.codes.to(self.scale.dtype) * self.scale
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is F.linear:
+            return F.linear(args[0], args[1].dequantize(), *args[2:], **(kwargs or {}))
+        return super().__torch_function__(function, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function in (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.clone.default):
+            return Rounded(args[0].codes, args[0].scale)
+        raise TypeError(f"{function} of whole numbers")
+
+
+def quantized():
+    layer = nn.Linear(16, 12)
+    codes = torch.randint(-127, 128, (12, 16), dtype=torch.int8)
+    layer.weight = nn.Parameter(Rounded(codes, torch.tensor(0.01)), requires_grad=False)
+    return layer
+
+
+def test_a_quantized_base_is_used_by_its_own_product():
+    layer, x = quantized(), torch.randn(5, 16)
+    before, numbers = layer(x), layer.weight.dequantize()
+    report = register_all(layer, base="frozen", reflectors=4, rank=3)
+    assert list(report.taken) == ["weight"]
+    torch.testing.assert_close(layer(x), before, atol=1e-5, rtol=1e-5)
+    moved(layer)
+    torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(singular_values(layer), torch.linalg.svdvals(layer.weight), atol=1e-4, rtol=1e-5)
+    layer(x).square().sum().backward()
+    [(_, p)] = svd_parametrizations(layer)
+    assert all(factor.grad is not None for factor in p.factors[:-1])
+    with without_adapter(layer):
+        torch.testing.assert_close(layer.weight, numbers, atol=0, rtol=0)
+    with pytest.raises(ValueError, match="the frozen base is quantized"):
+        layer.weight = torch.randn(12, 16)
+    merged = layer.weight.detach().clone()
+    remove_svd_parametrization(layer)
+    torch.testing.assert_close(layer.weight.detach(), merged)
+
+
+def test_a_quantized_weight_is_taken_by_no_other_form():
+    layer = quantized()
+    with pytest.raises(ValueError, match="is a Rounded, quantized; base='frozen' keeps such a one"):
+        register_svd_parametrization(layer)
+    assert register_all(layer).passed_over["weight"] == "it is a Rounded"
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(40, 30), lambda: nn.Conv1d(40, 30, 1), lambda: nn.LSTM(40, 30)])
+def test_what_evaluation_keeps_follows_every_write(make):
+    module = make().eval()
+    register_all(module, base="frozen", reflectors=4, rank=2)
+    x = torch.randn(40, 40)
+    with torch.no_grad():
+        base = output(module, x)
+        seen = [base]
+        for _ in range(3):
+            for _, p in svd_parametrizations(module):
+                for factor in p.factors[:-1]:
+                    factor.data.add_(0.2 * torch.randn_like(factor))
+            fresh = copy.deepcopy(module)
+            assert torch.equal(output(module, x), output(fresh, x))
+            assert torch.equal(output(module, x), output(fresh, x))
+            assert not torch.allclose(output(module, x), seen[-1])
+            seen.append(output(module, x))
+        with without_adapter(module):
+            torch.testing.assert_close(output(module, x), base, atol=1e-5, rtol=1e-5)
+        assert torch.equal(output(module, x), seen[-1])

@@ -219,7 +219,9 @@ def test_printing():
         "  3.weight: 2×2, reflectors=(2, 2)",
         "  passed over, not chosen: 0.weight, 1.weight, 2.weight, 4.weight and 1 more",
         "  passed over, a vector: 0.bias, 1.bias, 2.bias, 3.bias and 2 more",
+        "  to train at the rate of the plain model: parameter_groups(model, lr=…)",
     ]
+    assert "lr=…" not in str(register_all(nn.ReLU()))
 
 
 def test_one_warning_names_the_weights_whose_sigma_moved():

@@ -1,10 +1,14 @@
 """Reading and assigning, outside of a forward and within."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from spectral_param import (
+    SVDParametrization,
     register_all,
     register_svd_parametrization,
     remove_svd_parametrization,
@@ -131,3 +135,41 @@ def test_parameters_are_swapped_on_a_plain_model_after_a_refusal_and_a_removal(s
     assert model.double()[0].weight.dtype == torch.float64
     remove_svd_parametrization(register_svd_parametrization(model[0]))
     assert model.float()[0].weight.dtype == torch.float32
+
+
+class Experts(nn.Module):
+    """A matrix for each expert, read one after another."""
+
+    def __init__(self):
+        super().__init__()
+        self.up_proj = nn.Parameter(torch.randn(3, 6, 4))
+
+    def one(self, x, i):
+        return torch.tanh(x @ self.up_proj[i].mT) @ self.up_proj[i]
+
+    def forward(self, x, part=None):
+        run = self.one if part is None else lambda *args: checkpoint(self.one, *args, use_reentrant=part == "again")
+        return sum(run(x, i) for i in range(3))
+
+
+@pytest.mark.parametrize("whole", [None, "saved", "again"])
+@pytest.mark.parametrize("part", [None, "saved", "again"])
+def test_experts_are_built_once_a_forward_and_anew_in_what_is_checkpointed(monkeypatch, whole, part):
+    plain, count, forward = Experts(), [], SVDParametrization.forward
+    experts = copy.deepcopy(plain)
+    register_all(experts)
+    monkeypatch.setattr(SVDParametrization, "forward", lambda self, *f: (count.append(1), forward(self, *f))[1])
+    x, want = torch.randn(2, 4, requires_grad=True), torch.randn(2, 4, requires_grad=True)
+    with torch.no_grad():
+        want.copy_(x)
+
+    def run(module, x):
+        if whole is None:
+            return module(x, part)
+        return checkpoint(module, x, part, use_reentrant=whole == "again")
+
+    y = run(experts, x)
+    assert len(count) == (6 if part == "saved" and whole != "again" else 1)
+    y.square().sum().backward()
+    plain(want).square().sum().backward()
+    torch.testing.assert_close(x.grad, want.grad, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,139 @@
+"""At which multiples of a plain weight's learning rate its factors are trained to move W as far as it would move.
+
+Note [Rates]
+    Let η be the plain rate, p×q the weight, k = min(p, q), σ and w the root mean squares of its singular values and of
+    its entries: w = σ / √max(p, q). Turning all m reflectors of U by an angle θ moves W by √(8 m) θ σ in the Frobenius
+    norm, if their turns are at right angles. The three parts may each move W as far as the plain step would.
+
+    *Adam* and its kin move each entry by η, so W by η √(pq). If each σ moves by s that is √k s = η √(pq), so
+    s = η √max(p, q); and θ = η √(pq) / (√(8 m) σ) = (η / w) √(k / m) / √8. Adam turns a reflector by its rate over the
+    root mean square ρ of its entries, hence the rate θ ρ.
+
+    *SGD* moves W by η ∂L/∂W, and σ, trained at η, by the same to first order: ∂L/∂σ is the diagonal of Uᵀ ∂L/∂W V. A
+    reflector u turns by its rate / ‖u‖² times the gradient by its direction, and W by 8 σ² times that: hence the rate
+    η ‖u‖² / (8 σ²).
+
+    *Adafactor* moves what it trains in proportion to itself: η w for W, so η σ for σ, whose rate is η; and a reflector
+    by the angle of its rate: η √(k / m) / √8.
+
+    A map σ = f(raw) has the slope f′. Where it holds σ in a range, σ moves by the share of half of that range that it
+    would move of 1: a step as long as that of a free σ would end at an edge, where nothing is learned. So its step is
+    multiplied by r = min(1, half of the range), and the rate of raw by r / f′, under SGD r / f′².
+
+    A scale within the parametrization, W = U diag(c raw) Vᵀ, serves one kind alone: Adam moves σ by c η, SGD by c² η.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.torch_state.modes import has_numbers
+from spectral_param.torch_state.shards import whole
+
+_LEAST_SIGMA = 0.1  # a weight that starts at zero, as a residual branch may, has no scale yet
+_LEAST_SLOPE = 1e-3  # as of a σ at the edge of its range
+_LEAST_PARAMETER = 1e-3  # below it Adafactor's steps are those of a parameter of this size
+_SGD_SIGMA = 4.0  # measured, where Note [Rates] has 1: σ makes up for what turns do not reach
+
+
+class _Scale(NamedTuple):
+    """What Note [Rates] calls √max(p, q), σ, the size of raw, f′ and r."""
+
+    width: float
+    sigma: float
+    raw: float
+    slope: float
+    reach: float
+
+
+class _Reflectors(NamedTuple):
+    """√(k / m), ρ and ‖u‖ of the reflectors of one side."""
+
+    few: float
+    entry: float
+    length: float
+
+
+class StepRates(NamedTuple):
+    """How σ and the reflectors of a weight are trained by optimizers of one kind.
+
+    Attributes:
+        sigma: the multiple of the plain rate for raw σ.
+        reflectors: for the reflectors of a side.
+    """
+
+    sigma: Callable[[_Scale], float]
+    reflectors: Callable[[_Scale, _Reflectors], float]
+
+    def of(self, parametrization: SVDParametrization) -> tuple[float, ...]:
+        """The multiple for each factor of a weight, in their order. On shards a collective read.
+
+        Raises:
+            ValueError: on the meta device, where there are no lengths to go by.
+
+        Example:
+            >>> import torch
+            >>> from torch import nn
+            >>> from spectral_param import register_svd_parametrization, svd_parametrizations
+            >>> from spectral_param.parametrization.step_rates import ADAM
+            >>> [(_, held)] = svd_parametrizations(register_svd_parametrization(nn.Linear(64, 16), init="orthogonal"))
+            >>> ADAM.of(held)[1]
+            8.0
+        """
+        if not all(map(has_numbers, parametrization.factors)):
+            raise ValueError("model: expected weights with numbers to take rates from, got some on the meta device.")
+        scale, found = _scale(parametrization), []
+        k, (at_u, at_sigma, at_v) = min(parametrization.shape), parametrization.layout.places
+        for place, m in ((at_u, parametrization.reflectors[0]), (at_sigma, 0), (at_v, parametrization.reflectors[1])):
+            if place >= 0:
+                factor = whole(parametrization.factors[place].detach())
+                few = _reflectors(factor, m * parametrization.chunks, math.sqrt(k / max(m, 1)))
+                found.append(self.sigma(scale) if place == at_sigma else self.reflectors(scale, few))
+        return tuple(found)
+
+
+ADAM = StepRates(
+    sigma=lambda scale: scale.width * scale.reach / scale.slope,
+    reflectors=lambda scale, u: u.entry * scale.width / scale.sigma * u.few / math.sqrt(8),
+)
+SGD = StepRates(
+    sigma=lambda scale: _SGD_SIGMA * scale.reach / scale.slope**2,
+    reflectors=lambda scale, u: u.length**2 / (8 * scale.sigma**2),
+)
+ADAFACTOR = StepRates(
+    sigma=lambda scale: scale.sigma * scale.reach / (scale.slope * max(scale.raw, _LEAST_PARAMETER)),
+    reflectors=lambda scale, u: u.few / math.sqrt(8),
+)
+
+
+def _scale(parametrization: SVDParametrization) -> _Scale:
+    sigma_map, raw = parametrization.sigma_map, parametrization.raw_sigma
+    size, slope = 0.0, 1.0
+    if raw is not None:
+        with torch.enable_grad():
+            raw = whole(raw.detach()).double().requires_grad_()
+            [slopes] = torch.autograd.grad(sigma_map(raw).sum(), raw)
+        size, slope = _rms(raw.detach()), max(_rms(slopes), _LEAST_SLOPE)
+    half = torch.as_tensor((sigma_map.high - sigma_map.low) / 2)
+    return _Scale(
+        width=math.sqrt(max(parametrization.shape)),
+        sigma=max(parametrization.size_of_sigma, _LEAST_SIGMA),
+        raw=size,
+        slope=slope,
+        reach=half.clamp(max=1.0).double().mean().item(),
+    )
+
+
+def _reflectors(factor: Tensor, count: int, few: float) -> _Reflectors:
+    length = math.sqrt(factor.double().square().sum().item() / max(count, 1))
+    return _Reflectors(few=few, entry=_rms(factor), length=length)
+
+
+def _rms(tensor: Tensor) -> float:
+    return tensor.double().square().mean().sqrt().item() if tensor.numel() else 0.0
