@@ -93,7 +93,7 @@ def test_few_triplets_of_a_large_matrix_are_those_of_its_svd(dtype):
     u, s, v = leading_triplets(w, 5)
     w, eps = w.double(), torch.finfo(dtype).eps
     torch.testing.assert_close(s, torch.linalg.svdvals(w)[:5])
-    torch.testing.assert_close(w @ v, u * s, atol=1e-10, rtol=0)
+    assert (w @ v - u * s).norm(dim=0).max() <= 64 * eps * s[0]
     assert (w.mT @ u - v * s).norm(dim=0).max() <= 64 * eps * s[0]
 
 
