@@ -129,17 +129,17 @@ class SpectralClip(Callback):
                 raws = {name: raw for name, p in trained.items() if (raw := p.raw_sigma) is not None}
                 sides.update({name: clipping.side_of(trained[name].sigma_map, raw) for name, raw in raws.items()})
 
-        def clip(*step: Any) -> None:
+        def clip(stepped: Optimizer | None = None, *step: Any) -> None:
             for name, parametrization in trained.items():
                 self._clip(parametrization, optimizers, sides.get(name))
-            hold_plain(optimizers)
+            hold_plain(optimizers, stepped)
             sides.clear()
 
         clip()
         for average in averaged_models(trainer):
             for parametrization in parametrized_weights(average, self.weights).values():
                 parametrization.clip_(self.min, self.max)
-            self._hold_plain(average)(())
+            self._hold_plain(average)((), None)
         self._unhook()
         for optimizer in optimizers:
             self._handles += [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(clip)]
@@ -187,7 +187,7 @@ class SpectralClip(Callback):
                 name = type(optimizer).__name__
                 raise ValueError(f"renormalize: expected False beside {name}, which averages reflectors of any length.")
 
-    def _hold_plain(self, model: nn.Module) -> Callable[[Sequence[Optimizer]], None]:
+    def _hold_plain(self, model: nn.Module) -> Callable[[Sequence[Optimizer], Optimizer | None], None]:
         """What moves σ of the plain weights of a model into range."""
         exactly = plain_weights(model, self.weights) if self.project_dense else {}
         dense = plain_weights(model, self.dense)
@@ -202,11 +202,11 @@ class SpectralClip(Callback):
         if self.min == 0 and dense:
             cap = SpectralCap(model, self.max, dense=self.dense, tolerance=self.tolerance, per_gate=self.per_gate)
 
-        def hold(optimizers: Sequence[Optimizer]) -> None:
+        def hold(optimizers: Sequence[Optimizer], stepped: Optimizer | None) -> None:
             for weight, matrices in projected:
                 hold_(weight, optimizers, partial(project_, weight, matrices, self.min, self.max))
             if cap is not None:
-                cap.hold_(optimizers)
+                cap.hold_(optimizers, stepped)
 
         return hold
 

@@ -103,7 +103,7 @@ class SpectralCap:
         found = tuple(getattr(optimizer, "optimizer", optimizer) for optimizer in optimizers)
         check_averages("SpectralCap", found)
         self.detach()
-        stepped = {id(p) for optimizer in found for group in optimizer.param_groups for p in group["params"]}
+        stepped = set().union(*map(_parameters_of, found))
         idle = [
             name
             for name, held in self._held.items()
@@ -113,8 +113,8 @@ class SpectralCap:
             warnings.warn(f"SpectralCap: no optimizer holds {', '.join(idle)}.", stacklevel=2)
         self.hold_(found)
 
-        def after_step(*step: Any) -> None:
-            self.hold_(found)
+        def after_step(optimizer: Optimizer, *step: Any) -> None:
+            self.hold_(found, optimizer)
 
         self._handles = [optimizer.register_step_post_hook(after_step) for optimizer in found]
         return self
@@ -125,11 +125,12 @@ class SpectralCap:
             handle.remove()
         self._handles = []
 
-    def hold_(self, optimizers: Iterable[Optimizer] = ()) -> list[str]:
+    def hold_(self, optimizers: Iterable[Optimizer] = (), stepped: Optimizer | None = None) -> list[str]:
         """Caps the weights now.
 
         Args:
             optimizers: those that step on them; it matters for schedule-free ones alone, which average them.
+            stepped: the one that has just stepped, so that only its weights are looked at; ``None``: all.
 
         Returns:
             The names of those that were above, and so were changed.
@@ -141,7 +142,10 @@ class SpectralCap:
         def cap_(name: str, weight: nn.Parameter, ceiling: Ceiling) -> None:
             changed[name] |= ceiling.hold_(weight)
 
+        moved = None if stepped is None else _parameters_of(stepped)
         for name, held in self._held.items():
+            if moved is not None and id(held.module._parameters.get(held.tensor_name)) not in moved:
+                continue
             held.ceiling.remember = alone  # one copy cannot follow the two points of an average
             weight = self._weight(name, held)
             hold_(weight, optimizers, partial(cap_, name, weight, held.ceiling))
@@ -153,6 +157,10 @@ class SpectralCap:
         if weight is None:
             raise ValueError(f"{name}: expected the parameter that SpectralCap holds, got none; build it anew.")
         return weight
+
+
+def _parameters_of(optimizer: Optimizer) -> set[int]:
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
 def check_cap(max: float, tolerance: float) -> None:

@@ -4,6 +4,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -15,6 +16,9 @@ from spectral_param import (
     adapter_state_dict,
     clip_singular_values_,
     load_adapter,
+    load_plain_state_dict,
+    plain_state_dict,
+    register_all,
     register_svd_parametrization,
     remove_svd_parametrization,
     renormalize_reflectors_,
@@ -127,27 +131,86 @@ def message_of(call):
     return "nothing"
 
 
-def load_plain_after_sharding(rank):
+def register_all_after_sharding(rank):
+    report = register_all(shard(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))))
+    return dict(report.taken), dict(report.passed_over)
+
+
+def test_weights_that_are_spread_over_ranks_are_passed_over_with_the_reason(two_processes):
+    for taken, passed_over in two_processes(register_all_after_sharding):
+        assert not taken
+        assert passed_over["0.weight"] == passed_over["1.weight"] == "sharded"
+
+
+def plain_model():
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def load_plain(model, state, how, folder):
+    if how == "load_plain_state_dict":
+        load_plain_state_dict(model, state)
+    else:
+        found = plain_state_dict(model)
+        checkpoint.load(found, checkpoint_id=folder)
+        load_plain_state_dict(model, found)
+
+
+def load_plain_after_sharding(rank, how, folder):
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+    register_svd_parametrization(model[0])
+    register_svd_parametrization(model[2])
+    model, plain = shard(model), plain_model()
+    before = [id(p) for p in model.parameters()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own, on the CPU
+        load_plain(model, plain.state_dict(), how, folder)
+    in_place = before == [id(p) for p in model.parameters()]
+    x, _ = data()
+    return model(x).detach(), in_place
+
+
+@pytest.mark.parametrize("how", ["load_plain_state_dict", "dcp"])
+def test_a_plain_checkpoint_is_loaded_into_a_sharded_model(two_processes, tmp_path, how):
+    plain = plain_model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own, without a group
+        checkpoint.save(plain.state_dict(), checkpoint_id=tmp_path, no_dist=True)
+    x, _ = data()
+    for output, in_place in two_processes(load_plain_after_sharding, how, str(tmp_path)):
+        torch.testing.assert_close(output, plain(x).detach(), rtol=1e-5, atol=1e-5)
+        assert in_place
+
+
+def load_plain_by_the_wrong_way(rank):
     model = shard(registered_model())
-    plain = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).state_dict()
     before = [p.full_tensor() for p in model.parameters()]
-    messages = []
-    for strict in (True, False):
-        options = StateDictOptions(full_state_dict=True, strict=strict)
-        messages += [
-            message_of(lambda strict=strict: model.load_state_dict(plain, strict=strict)),
-            message_of(lambda options=options: set_model_state_dict(model, dict(plain), options=options)),
-        ]
+    options = StateDictOptions(full_state_dict=True)
+    message = message_of(lambda: set_model_state_dict(model, plain_model().state_dict(), options=options))
     factors = [i for i, (name, _) in enumerate(model.named_parameters()) if "parametrizations" in name]
     after = [p.full_tensor() for p in model.parameters()]
-    return messages, all(torch.equal(before[i], after[i]) for i in factors)
+    return message, all(torch.equal(before[i], after[i]) for i in factors)
 
 
-def test_a_plain_checkpoint_into_a_sharded_model_is_refused(two_processes):
-    for messages, unchanged in two_processes(load_plain_after_sharding):
-        for message in messages:
-            assert "0.weight: a plain weight does not reach factors" in message
-            assert "load it before sharding" in message
+def test_a_plain_checkpoint_by_torchs_own_way_into_a_sharded_model_is_refused(two_processes):
+    for message, unchanged in two_processes(load_plain_by_the_wrong_way):
+        assert "0.weight: a plain weight does not reach factors" in message
+        assert "load it before sharding, or by load_plain_state_dict" in message
+        assert unchanged
+
+
+def plain_weight_of_another_size(rank):
+    model = shard(registered_model())
+    before = [p.full_tensor() for p in model.parameters()]
+    state = {**plain_model().state_dict(), "0.weight": torch.randn(3, 3)}
+    message = message_of(lambda: load_plain_state_dict(model, state))
+    name = next(i for i, (name, _) in enumerate(model.named_parameters()) if name.startswith("0.parametrizations"))
+    return message, torch.equal(before[name], list(model.parameters())[name].full_tensor())
+
+
+def test_a_plain_weight_that_does_not_fit_a_sharded_model_is_an_error(two_processes):
+    for message, unchanged in two_processes(plain_weight_of_another_size):
+        assert "size mismatch for 0.weight" in message
         assert unchanged
 
 

@@ -73,7 +73,10 @@ class Ceiling:
         self._reference = None
         with full_precision(weight.device.type):
             stack, product = self._read(weight)
-            return not self._has_room(weight, product) and self._lower_(weight, stack, product)
+            at_least = self._power(product)
+            if self._has_room(weight, product, float(at_least.amax())):
+                return False
+            return self._lower_(weight, stack, product, at_least > self.edge)
 
     def _is_near(self, weight: Tensor) -> bool:
         """Whether the weight is so near to what was certified that it is below the edge."""
@@ -91,8 +94,8 @@ class Ceiling:
             product = gram(stack)
         return stack, product
 
-    def _power(self, product: Tensor) -> float:
-        """What σ_max is at least."""
+    def _power(self, product: Tensor) -> Tensor:
+        """What σ_max of each matrix is at least, (count,)."""
         steps = _STEPS
         if self._vectors is None or self._vectors.dtype != product.dtype:
             generator = torch.Generator(product.device).manual_seed(0)
@@ -106,22 +109,22 @@ class Ceiling:
         squares = vectors.norm(dim=-2)
         moved = squares.isfinite() & (squares > 0)  # what is not goes on from where it was
         self._vectors = torch.where(moved.unsqueeze(-2), vectors, self._vectors)
-        return float(torch.where(moved, squares, 0).amax().sqrt())
+        return torch.where(moved, squares, 0).sqrt().squeeze(-1)
 
-    def _has_room(self, weight: Tensor, product: Tensor) -> bool:
+    def _has_room(self, weight: Tensor, product: Tensor, at_least: float) -> bool:
         """Whether σ_max is a good way below the edge for certain; what is known of the weight is kept then."""
-        level = max(self._power(product) * self.edge, self.edge**2 / 16) ** 0.5
+        level = max(at_least * self.edge, self.edge**2 / 16) ** 0.5
         if not self.remember or level > 0.98 * self.edge or not is_below(product, level).all():
             return False
         self._reference, self._level = weight.detach().clone(), level
         return True
 
-    def _lower_(self, weight: Tensor, stack: Tensor, product: Tensor) -> bool:
+    def _lower_(self, weight: Tensor, stack: Tensor, product: Tensor, above: Tensor) -> bool:
         """Moves σ to the cap where it is above the edge, and below where rounding brings it above the edge again."""
         target, changed = self.cap, False
         while True:
             size = product.diagonal(dim1=-2, dim2=-1).sum(-1)  # at least σ_max²
-            due = size.isfinite() & ~is_below(product, self.edge)
+            due = size.isfinite() & (above if not changed and above.all() else ~is_below(product, self.edge))
             if not due.any():
                 return changed
             stack = stack.clone()

@@ -7,6 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from spectral_param import SpectralCap, register_svd_parametrization, singular_values
+from spectral_param.spectrum.dense.ceiling import Ceiling
 from spectral_param.torch_state.shards import whole
 
 
@@ -127,6 +128,17 @@ def test_weights_that_no_optimizer_holds_are_named_and_detach_ends_it():
     model[0].weight.data.fill_(1.0)
     optimizer.step()
     assert model[0].weight.min() == 1
+
+
+def test_a_step_looks_at_the_weights_of_its_own_optimizer_alone(monkeypatch):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    optimizers = [torch.optim.SGD(module.parameters(), lr=1.0) for module in model]
+    SpectralCap(model, 0.1).attach(*optimizers)
+    seen = []
+    monkeypatch.setattr(Ceiling, "hold_", lambda ceiling, weight: seen.append(weight) or False)
+    optimizers[1].step()
+    assert len(seen) == 1
+    assert seen[0] is model[1].weight
 
 
 def test_an_optimizer_in_a_wrapper_is_seen():
