@@ -13,9 +13,13 @@ from spectral_param.torch_state.checksum import checksum
 from spectral_param.torch_state.quantized import is_quantized
 from spectral_param.torch_state.snapshot import address
 
+_ROUNDING = 0.03  # of the largest σ
+
 
 class RemainingSpectrum:
     """What the leading triplets of W₀ leave, until W₀ changes. Copies and pickles begin with nothing kept.
+
+    Raises ``ValueError`` where W₀ has other leading triplets, since it was written to in place.
 
     Writing to W₀ through ``.data`` is seen on the CPU alone.
 
@@ -54,9 +58,21 @@ class RemainingSpectrum:
         place: tuple[object, ...] = (id(base),) if is_quantized(base) else (address(base), checksum(base))
         state = (version, base.dtype, base.shape, *place)
         if what not in self._found or self._found[what][0] != state:
+            for block in zip(*blocks, strict=True):
+                _check(*block)
             each = [find(*block) for block in zip(*blocks, strict=True)]
             self._found[what] = state, tuple(torch.stack(parts) for parts in zip(*each, strict=True))
         return self._found[what][1]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemainingSpectrum, ()
+
+
+def _check(w: Tensor, u: Tensor, sigma: Tensor, v: Tensor) -> None:
+    """Raises ``ValueError`` if triplets, kept in half precision perhaps, are not those of W₀."""
+    u, sigma, v = u.double(), sigma.double(), v.double()
+    if sigma.numel() and not (w.double() @ v - u * sigma).abs().amax() <= _ROUNDING * sigma.abs().amax():
+        raise ValueError(
+            "weight: its frozen base was written to in place, and has other singular values than it was registered "
+            "with; assign the weight, or register it anew."
+        )

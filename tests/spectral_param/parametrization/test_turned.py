@@ -533,3 +533,13 @@ def test_what_evaluation_keeps_follows_every_write(make):
         with without_adapter(module):
             torch.testing.assert_close(output(module, x), base, atol=1e-5, rtol=1e-5)
         assert torch.equal(output(module, x), seen[-1])
+
+
+def test_a_base_that_was_written_to_in_place_has_no_known_spectrum():
+    layer = frozen(nn.Linear(8, 6), rank=3)
+    singular_values(layer)
+    layer.parametrizations.weight.original3.data.mul_(2)
+    with pytest.raises(ValueError, match="written to in place"):
+        singular_values(layer)
+    layer.weight = layer.weight.detach()
+    torch.testing.assert_close(singular_values(layer), torch.linalg.svdvals(layer.weight), atol=1e-5, rtol=1e-5)
