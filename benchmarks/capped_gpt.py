@@ -97,14 +97,15 @@ def measure(kind: str, options: argparse.Namespace) -> str:
         batch = text[places + torch.arange(options.length + 1)].long()
         for run in (plain, capped) if step % 2 else (capped, plain):
             run.step(batch)
-    ratio = sum(capped.seconds[2:]) / sum(plain.seconds[2:])
+    plain_time = sum(plain.seconds[2:])
+    ratio, share = sum(capped.seconds[2:]) / plain_time, sum(capped.of_cap[2:]) / plain_time
     middle = statistics.median(capped.seconds[2:]) / statistics.median(plain.seconds[2:])
     at_cap = sum(norm > 0.99 * options.cap for norm in capped.greatest)
     return (
         f"{kind}: σ_max / cap at most {max(capped.greatest) / options.cap:.4f} over {options.steps} steps "
-        f"(plain {max(plain.greatest) / options.cap:.2f}), at the cap in {at_cap}; step time {ratio:.3f} of the plain "
-        f"run's, of which the cap itself is {sum(capped.of_cap[2:]) / sum(plain.seconds[2:]):.3f}, {sum(plain.seconds[2:]) / (options.steps - 2):.2f} s a step (medians {middle:.3f}); loss at the end "
-        f"{statistics.mean(capped.losses[-5:]):.3f}, plain {statistics.mean(plain.losses[-5:]):.3f}"
+        f"(plain {max(plain.greatest) / options.cap:.2f}), at the cap in {at_cap}; a step takes {ratio:.3f} of the plain "
+        f"run's {plain_time / (options.steps - 2):.2f} s (medians {middle:.3f}), the cap itself {share:.3f}; loss at the "
+        f"end {statistics.mean(capped.losses[-5:]):.3f}, plain {statistics.mean(plain.losses[-5:]):.3f}"
     )
 
 
