@@ -103,9 +103,9 @@ def measure(kind: str, options: argparse.Namespace) -> str:
     at_cap = sum(norm > 0.99 * options.cap for norm in capped.greatest)
     return (
         f"{kind}: σ_max / cap at most {max(capped.greatest) / options.cap:.4f} over {options.steps} steps "
-        f"(plain {max(plain.greatest) / options.cap:.2f}), at the cap in {at_cap}; a step takes {ratio:.3f} of the plain "
-        f"run's {plain_time / (options.steps - 2):.2f} s (medians {middle:.3f}), the cap itself {share:.3f}; loss at the "
-        f"end {statistics.mean(capped.losses[-5:]):.3f}, plain {statistics.mean(plain.losses[-5:]):.3f}"
+        f"(plain {max(plain.greatest) / options.cap:.2f}), at the cap in {at_cap}; a step takes {ratio:.3f} of the "
+        f"plain run's {plain_time / (options.steps - 2):.2f} s (medians {middle:.3f}), the cap itself {share:.3f}; "
+        f"loss at the end {statistics.mean(capped.losses[-5:]):.3f}, plain {statistics.mean(plain.losses[-5:]):.3f}"
     )
 
 
