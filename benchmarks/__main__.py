@@ -24,6 +24,7 @@ TABLES = {
     "native-weights": ("native_weights", {}),
     "threads": ("threads", {}),
     "overhead": ("overhead", {}),
+    "many-reads": ("many_reads", {}),
     "memory": ("memory", {}),
     "frozen-base": ("frozen_base", {}),
 }

@@ -14,6 +14,7 @@ from benchmarks.race import Race
 from benchmarks.table import Table
 from spectral_param import register_all, together
 
+Around = Callable[[nn.Module], AbstractContextManager[object]]
 STEPS, BATCH, WIDTH, TOKENS = 100, 16, 128, 32
 
 
@@ -25,7 +26,7 @@ class Cells(nn.Module):
         self.cell = nn.LSTMCell(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        state = None
+        state = torch.zeros(BATCH, WIDTH), torch.zeros(BATCH, WIDTH)
         for step in x:
             state = self.cell(step, state)
         return state[0]
@@ -46,7 +47,7 @@ class Block(nn.Module):
         y = self.before(x)
         q, k, v = (of(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for of in (self.q, self.k, self.v))
         cache[:] = [torch.cat([old, new], -2) for old, new in zip(cache, (k, v), strict=True)] if cache else [k, v]
-        y = nn.functional.scaled_dot_product_attention(q, *cache, is_causal=q.shape[-2] > 1)
+        y = nn.functional.scaled_dot_product_attention(q, cache[0], cache[1], is_causal=q.shape[-2] > 1)
         x = x + self.o(y.transpose(1, 2).flatten(-2))
         y = self.between(x)
         return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
@@ -88,7 +89,7 @@ def measure(quick: bool) -> Table:
     plain = Cells()
     cells = copy.deepcopy(plain)
     register_all(cells)
-    ways = {
+    ways: dict[str, Around] = {
         "as it is": lambda model: nullcontext(),
         "`parametrize.cached()`": lambda model: parametrize.cached(),
         "`together`": together,
@@ -125,7 +126,7 @@ def _evaluated(
     return run(plain), run(registered)
 
 
-def _training(model: nn.Module, around: Callable[[nn.Module], AbstractContextManager[object]]) -> Callable[[], object]:
+def _training(model: nn.Module, around: Around) -> Callable[[], object]:
     x = torch.randn(STEPS, BATCH, WIDTH)
 
     def step() -> None:

@@ -42,6 +42,8 @@ TARGETS = (
     ("the same, native, m = 32", "native-weights", "ms n=128 m=32", 0.15),
     ("the same, native, m = 16", "native-weights", "ms n=128 m=16", 0.15),
     ("30 layers of 128, m = 16, native, over the plain network", "native-weights", "m = 16, together", 1.5),
+    ("LSTMCell of 128 over 100 steps, evaluation, over a plain one", "many-reads", "LSTMCell, evaluation", 1.3),
+    ("a decoder of 256 writing 32 tokens, over a plain one", "many-reads", "generate", 1.3),
     *(
         (f"a frozen base, n = {n}, m = 8, r = 8, over {peer} 16", "frozen-base", f"over {peer} n={n}", bound)
         for n in (1024, 2048, 4096)

@@ -10,14 +10,13 @@ Note [Signs]
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from spectral_param.functional.householder import householder_apply
-
-_PANEL = 32  # columns reduced one by one before the rest catches up in one product
+from spectral_param.functional.householder import compact_wy, householder_apply
+from spectral_param.functional.leading import iterated_triplets
+from spectral_param.functional.reduction import reduced
 
 Factors = tuple[Tensor, Tensor, Tensor]
 """Reflectors of U (p, m₁), σ (k,), reflectors of V (q, m₂)."""
@@ -51,8 +50,8 @@ def householder_from_orthogonal(q: Tensor) -> Tensor:
     if q.numel() == 0:
         return q.detach().clone()
     flat = q.detach().to("cpu", torch.float64).reshape(-1, *q.shape[-2:])
-    reduced = [_reduce([basis], lambda _, leads: [1.0] * len(leads))[0][0] for basis in flat]
-    return torch.stack(reduced).reshape(q.shape).to(q)
+    found = [reduced([basis], lambda _, leads: [1.0] * len(leads))[0][0] for basis in flat]
+    return torch.stack(found).reshape(q.shape).to(q)
 
 
 def haar_reflectors(n: int, m: int) -> Tensor:
@@ -100,23 +99,26 @@ def fit(weight: Tensor, m1: int, m2: int) -> Factors:
     p, q = weight.shape
     k = min(p, q)
     w = weight.detach().to("cpu", torch.float64)
-    scale = w.abs().max().item() or 1.0
+    scale = torch.linalg.vector_norm(w, torch.inf).item() or 1.0
     w = w / scale
-    left, sigma, right = torch.linalg.svd(w, full_matrices=False)
-    if m1 + m2 == p == q and _all_equal(sigma, weight.dtype):
-        u, sigma, v = _fit_orthogonal(w, sigma.mean().item(), m1, m2)
-        return u, sigma * scale, v
+    m, may_be_orthogonal = min(m1, m2), m1 + m2 == p == q
+    found = iterated_triplets(w, m, weight.dtype) if m > 0 and not may_be_orthogonal else None
+    if found is None:
+        left, sigma, right = torch.linalg.svd(w, full_matrices=False)
+        if may_be_orthogonal and _all_equal(sigma, weight.dtype):
+            u, sigma, v = _fit_orthogonal(w, sigma.mean().item(), m1, m2)
+            return u, sigma * scale, v
+        found = left[:, :m], sigma, right[:m].mT
 
+    left, sigma, right = found
     sigma = sigma.where(sigma > sigma[0] * torch.finfo(torch.float64).eps, 0.0)
-    m = min(m1, m2)
     free = (sigma == 0).tolist()
-    (u, v), _ = _reduce([left[:, :m], right[:m].mT], lambda i, leads: _signs(leads, free[i]))
+    (u, v), _ = reduced([left, right], lambda i, leads: _signs(leads, free[i]))
     if m < k:
-        rest = householder_apply(v, householder_apply(u, w, transpose=True).mT, transpose=True).mT
-        u_more, v_more = _turn_towards(rest[m:, m:], m1 - m), _turn_towards(rest[m:, m:].mT, m2 - m)
-        u, v = _append(u, u_more), _append(v, v_more)
-        core = householder_apply(v, householder_apply(u, w, transpose=True).mT, transpose=True).mT
-        sigma = torch.cat([sigma[:m], core.diagonal()[m:]])
+        if m1 > m or m2 > m:
+            rest = householder_apply(v, householder_apply(u, w, transpose=True).mT, transpose=True).mT[m:, m:]
+            u, v = _append(u, _turn_towards(rest, m1 - m)), _append(v, _turn_towards(rest.mT, m2 - m))
+        sigma = torch.cat([sigma[:m], _turned_diagonal(w, u, v)[m:]])
     return u, sigma * scale, v
 
 
@@ -132,50 +134,6 @@ def draw(p: int, q: int, m1: int, m2: int, sigma: Tensor) -> Factors:
     return haar_reflectors(p, m1), sigma.double(), haar_reflectors(q, m2)
 
 
-# ----------------------------------------------------------------------------------------------- Householder reduction
-
-
-def _reduce(
-    bases: Sequence[Tensor], signs: Callable[[int, list[float]], list[float]]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Reduces matrices of orthonormal columns to the identity, all in step.
-
-    ``signs`` gets the column's number and the first entries of the present columns, and answers a sign for each. The
-    product of the reflectors of basis b then has the columns ``signs[b] * bases[b]``.
-    """
-    work = [b.clone() for b in bases]
-    reflectors = [torch.zeros_like(b) for b in bases]
-    chosen = [b.new_ones(b.shape[1]) for b in bases]
-    count = bases[0].shape[1]
-    for start in range(0, count, _PANEL):
-        stop = min(start + _PANEL, count)
-        for i in range(start, stop):
-            columns = [w[i:, i] / torch.linalg.vector_norm(w[i:, i]) for w in work]
-            for b, sign in enumerate(signs(i, [x[0].item() for x in columns])):
-                chosen[b][i] = sign
-                h = _to_first_axis(sign * columns[b])
-                reflectors[b][i:, i] = h
-                trailing = work[b][i:, i + 1 : stop]
-                trailing -= torch.outer(2 * h, h @ trailing)
-        for w, r in zip(work, reflectors, strict=True):
-            w[start:, stop:] = householder_apply(r[start:, start:stop], w[start:, stop:], transpose=True)
-    return reflectors, chosen
-
-
-def _to_first_axis(x: Tensor) -> Tensor:
-    """The unit u with H(u) x = e₁ for a unit x; zero only for x = 1, of a single entry."""
-    if len(x) == 1:
-        return (x < 0).to(x)
-    tail = x[1:] @ x[1:]
-    u = x.clone()
-    u[0] = -tail / (1 + x[0]) if x[0] > 0 else x[0] - 1  # x₁ - 1 without cancellation
-    length = torch.linalg.vector_norm(u)
-    if length <= 8 * torch.finfo(x.dtype).eps:  # x is e₁: any direction orthogonal to it will do
-        u.zero_()[1] = 1.0
-        return u
-    return u / length
-
-
 def _signs(leads: list[float], free: bool) -> list[float]:
     """Note [Signs]: the common sign that keeps the first entries low; for σ = 0 each has its own."""
     if free:
@@ -184,6 +142,15 @@ def _signs(leads: list[float], free: bool) -> list[float]:
 
 
 # ------------------------------------------------------------------------------------------- with fewer reflectors
+
+
+def _turned_diagonal(w: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """The diagonal of Uᵀ W V, (k,), with products of thin matrices alone: U = I - Z T."""
+    (z_u, t_u), (z_v, t_v), k = compact_wy(u), compact_wy(v), min(w.shape)
+    before = z_u.mT @ w  # Uᵀ W = W - T_uᵀ before
+    behind = w @ z_v - t_u.mT @ (before @ z_v)  # Uᵀ W Z_v
+    left, right = (t_u[:, :k] * before[:, :k]).sum(0), (behind[:k].mT * t_v[:, :k]).sum(0)
+    return w.diagonal() - left - right
 
 
 def _turn_towards(rest: Tensor, count: int) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from spectral_param.functional.factorization import ReflectorProduct
 from spectral_param.functional.householder import compact_wy
 from spectral_param.torch_state.checksum import checksum
+from spectral_param.torch_state.snapshot import address
 
 
 class FrozenProduct:
@@ -54,7 +55,7 @@ class FrozenProduct:
     ) -> tuple[Tensor, ...]:
         """What was built from the reflectors as they are, or is built now."""
         packed = u.packed
-        state = (packed._version, packed.data_ptr(), packed.dtype, checksum(packed), packed.shape, count)
+        state = (packed._version, address(packed), packed.dtype, checksum(packed), packed.shape, count)
         found = self._built.get(what)
         if found is None or found[0] != state:
             with torch.inference_mode(False), torch.no_grad():

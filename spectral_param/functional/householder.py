@@ -145,7 +145,9 @@ def reflect(reflectors: Tensor, x: Tensor, *, transpose: bool, plainly: bool) ->
         transpose: apply Uᵀ.
         plainly: as for :func:`first_columns`.
     """
-    batch = torch.broadcast_shapes(reflectors.shape[:-2], x.shape[:-2])
+    batch, other = reflectors.shape[:-2], x.shape[:-2]
+    if batch != other:
+        batch = torch.broadcast_shapes(batch, other)
     out = _way(plainly)(_one_batch_dim(reflectors, batch), _one_batch_dim(x, batch), transpose, x.shape[-1])
     return out.reshape(*batch, *out.shape[-2:]) if len(batch) > 1 else out
 

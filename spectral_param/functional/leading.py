@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 _WHOLE = 512  # up to so many singular values all are computed; beyond, few are had from the Gram matrix
+_ROUNDS, _DEGREE = 16, 10
+_GROWTH = 1e4  # of the largest beside the least that is looked for, in a round; beyond, rounding buries the latter
+_MORE = 32  # vectors beside those that are looked for: the wider the gap to what is damped, the fewer rounds
 
 
 def leading_triplets(w: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     """The leading singular triplets, ``W ≈ U diag(σ) Vᵀ``.
 
-    Worked out in float64, by an SVD or, where few of many are asked for, by the eigenvectors of the smaller of ``W Wᵀ``
-    and ``Wᵀ W``: with the leading values alone nothing is lost by that.
+    By an SVD in float64 or, where few of many are asked for, by :func:`iterated_triplets`, to the precision of ``w``;
+    where σ lie too close for it, by the eigenvectors of ``W Wᵀ``, with which nothing is lost for leading values alone.
 
     Args:
         w: (p, q), finite, of any floating dtype.
@@ -32,7 +37,7 @@ def leading_triplets(w: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     if p > q:
         v, sigma, u = leading_triplets(w.mT, rank)
         return u, sigma, v
-    w = w.detach().double()
+    dtype, w = w.dtype, w.detach().double()
     scale = w.abs().amax().clamp_min(torch.finfo(w.dtype).tiny) if w.numel() else 1.0
     w = w / scale
     if rank == 0:
@@ -42,10 +47,64 @@ def leading_triplets(w: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
         v, sigma, uh = torch.linalg.svd(triangle)
         v = v[:, :rank] if basis is None else basis @ v[:, :rank]
         return uh[:rank].mT.contiguous(), sigma[:rank] * scale, v.contiguous()
+    if (found := iterated_triplets(w, rank, dtype)) is not None:
+        return found[0].contiguous(), found[1] * scale, found[2].contiguous()
     u = torch.linalg.eigh(w @ w.mT).eigenvectors[:, -rank:].flip(-1)
-    v = w.mT @ u
-    sigma = torch.linalg.vector_norm(v, dim=0)
-    return u.contiguous(), sigma * scale, v / sigma.clamp_min(torch.finfo(v.dtype).tiny)
+    v, triangle = torch.linalg.qr(w.mT @ u)  # orthonormal also where σ is zero, unlike Wᵀu scaled
+    sigma = triangle.diagonal()
+    return u.contiguous(), sigma.abs() * scale, torch.where(sigma < 0, -v, v)
+
+
+def iterated_triplets(w: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Finds the first singular values and vectors by subspace iteration, filtered by Chebyshev polynomials.
+
+    A polynomial of WᵀW that stays small on what the last round says is to be damped, and grows steeply beyond; in the
+    weight's own precision until it has nothing more to give, and then in that of ``w``.
+
+    Args:
+        w: (p, q) float64.
+        count: how many.
+        dtype: of the weight, to whose precision the triplets are found.
+
+    Returns:
+        U, (p, count), σ, (count,), and V, (q, count), float64; ``None`` where all of them cost no more, or where σ lie
+        too close for it.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.leading import iterated_triplets
+        >>> w = torch.diag(torch.arange(300.0).double())
+        >>> iterated_triplets(w, 2, torch.float64)[1]
+        tensor([299., 298.], dtype=torch.float64)
+    """
+    if w.shape[0] < w.shape[1]:
+        found = iterated_triplets(w.mT, count, dtype)
+        return None if found is None else found[::-1]
+    k, block = w.shape[1], count + _MORE
+    if 4 * block > k:
+        return None
+    own = w.to(torch.promote_types(dtype, torch.float32))
+    gram, tolerance = own.mT @ own, 8 * torch.finfo(own.dtype).eps
+    x = torch.randn(k, block, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(gram)
+    x = gram @ torch.linalg.qr(gram @ x).Q
+    for _ in range(_ROUNDS):
+        x = torch.linalg.qr(x).Q
+        image = gram @ x
+        values, turn = torch.linalg.eigh(x.mT @ image)
+        x, image = x @ turn, image @ turn
+        residual = torch.linalg.vector_norm(image - x * values, dim=0)[-count:].max()
+        if residual <= tolerance * values[-1]:
+            break
+        least, largest = values[-count].item(), values[-1].item()
+        degree = min(_DEGREE, 1 + int(math.log(_GROWTH) / math.log(max(largest / max(least, 1e-300), 1 + 1e-9))))
+        x = _filtered(gram, x, values[0].item(), largest, degree)
+    x = torch.linalg.qr(x.double()).Q
+    x = torch.linalg.qr(w.mT @ (w @ x)).Q
+    q, r = torch.linalg.qr(w @ x)
+    left, sigma, right = torch.linalg.svd(r)
+    u, sigma, v = q @ left[:, :count], sigma[:count], x @ right[:count].mT
+    missed = torch.linalg.vector_norm(w.mT @ u - v * sigma, dim=0).max()
+    return (u, sigma, v) if missed <= 8 * tolerance * sigma[0] else None
 
 
 def trailing_singular_values(w: Tensor, u: Tensor, sigma: Tensor, v: Tensor) -> Tensor:
@@ -107,3 +166,18 @@ def _rest(w: Tensor, u: Tensor, sigma: Tensor, v: Tensor) -> Tensor:
 def _complement(u: Tensor) -> Tensor:
     """Orthonormal columns orthogonal to those of u, (n, r) → (n, n - r)."""
     return torch.linalg.qr(u.double(), mode="complete").Q[:, u.shape[1] :]
+
+
+def _filtered(gram: Tensor, x: Tensor, cut: float, largest: float, degree: int) -> Tensor:
+    """A Chebyshev polynomial of the Gram matrix, at most one in size on [0, cut] before it is scaled to one at largest.
+
+    Scaled as it grows, so that it does not overflow.
+    """
+    half = cut / 2
+    scale = start = half / (largest - half)
+    before, now = x, (gram @ x).sub_(x, alpha=half).mul_(scale / half)
+    for _ in range(degree - 1):
+        following = 1 / (2 / start - scale)
+        further = (gram @ now).sub_(now, alpha=half).mul_(2 * following / half).sub_(before, alpha=scale * following)
+        before, now, scale = now, further, following
+    return now

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import torch
 from torch import Tensor
 
-from spectral_param.functional.factorization import ReflectorProduct, svd_weight
-from spectral_param.functional.fitting import Factors
-from spectral_param.functional.reflectors import pack
 from spectral_param.sigma import SigmaMap
 from spectral_param.sizes import Sizes
 
@@ -25,20 +23,21 @@ class SigmaMoved(UserWarning):
     """σ of a weight lie outside of the range of its σ map."""
 
 
-def warn_of_differences(blocks: Tensor, factors: Factors, sizes: Sizes, sigma_map: SigmaMap) -> None:
+def warn_of_differences(blocks: Tensor, sigma: Tensor, sizes: Sizes, sigma_map: SigmaMap) -> None:
     """Warns if too few reflectors, or the range of the σ map, keep W from what it should be.
 
     Args:
         blocks: what was to be met, (chunks, p, q).
-        factors: what was found for it: dense reflectors of U, σ, and dense reflectors of V.
+        sigma: σ of the fit, (chunks, k).
         sizes: of a block.
         sigma_map: the σ map.
     """
-    u, sigma, v = factors
     if min(sizes.m1, sizes.m2) < sizes.k:
-        left, right = ReflectorProduct(pack(u), sizes.p, sizes.m1), ReflectorProduct(pack(v), sizes.q, sizes.m2)
-        near = svd_weight(left, sigma, right)
-        error = relative_difference(near, blocks.to(near))
+        # σ is the diagonal of UᵀWV, so that what is missed is orthogonal to what is met
+        scale = blocks.abs().amax().clamp_min(torch.finfo(blocks.dtype).tiny)
+        size = torch.linalg.vector_norm(blocks / scale, dtype=torch.float64).item()
+        met = torch.linalg.vector_norm(sigma / scale.double().cpu()).item() / size if size else 1.0
+        error = math.sqrt(max(0.0, 1 - met * met))
         if error > APPROXIMATE:
             warnings.warn(
                 f"reflectors=({sizes.m1}, {sizes.m2}) of {sizes.k} turn U and V too little to meet the weight: "

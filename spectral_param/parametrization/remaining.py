@@ -11,6 +11,7 @@ from torch import Tensor
 from spectral_param.functional.leading import trailing_singular_values, trailing_vectors
 from spectral_param.torch_state.checksum import checksum
 from spectral_param.torch_state.quantized import is_quantized
+from spectral_param.torch_state.snapshot import address
 
 
 class RemainingSpectrum:
@@ -50,7 +51,7 @@ class RemainingSpectrum:
         self, what: str, base: Tensor, blocks: tuple[Tensor, ...], find: Callable[..., tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
         version = None if base.is_inference() else base._version
-        place: tuple[object, ...] = (id(base),) if is_quantized(base) else (base.data_ptr(), checksum(base))
+        place: tuple[object, ...] = (id(base),) if is_quantized(base) else (address(base), checksum(base))
         state = (version, base.dtype, base.shape, *place)
         if what not in self._found or self._found[what][0] != state:
             each = [find(*block) for block in zip(*blocks, strict=True)]

@@ -29,7 +29,7 @@ def fitted(blocks: Tensor, sizes: Sizes, sigma_map: SigmaMap) -> fitting.Factors
         UserWarning: if too few reflectors or the range of the σ map keep W from being met.
     """
     factors = _stack([fitting.fit(block, sizes.m1, sizes.m2) for block in blocks])
-    warn_of_differences(blocks, factors, sizes, sigma_map)
+    warn_of_differences(blocks, factors[1], sizes, sigma_map)
     return factors
 
 

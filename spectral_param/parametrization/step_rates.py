@@ -2,25 +2,28 @@
 
 Note [Rates]
     Let η be the plain rate, p×q the weight, k = min(p, q), σ and w the root mean squares of its singular values and of
-    its entries: w = σ / √max(p, q). Turning all m reflectors of U by an angle θ moves W by √(8 m) θ σ in the Frobenius
-    norm, if their turns are at right angles. The three parts may each move W as far as the plain step would.
+    its entries: w = σ / √max(p, q). A reflector of n entries that turns by θ turns a plane by 2 θ: its own direction,
+    half of which is an axis that W has, and that of the turn, spread like the other half over n dimensions, of which W
+    has k. So turning all m of them, each to a side of its own, moves W by √(8 m s) θ σ in the Frobenius norm, with
+    s = (1 + 3 k / n) / 4, which is 1 for a square. Each of the three parts may move W as far as the plain step would.
 
-    *Adam* and its kin move each entry by η, so W by η √(pq). If each σ moves by s that is √k s = η √(pq), so
-    s = η √max(p, q); and θ = η √(pq) / (√(8 m) σ) = (η / w) √(k / m) / √8. Adam turns a reflector by its rate over the
-    root mean square ρ of its entries, hence the rate θ ρ.
+    *Adam* and its kin move each entry by η, so W by η √(pq). If each σ moves by d that is √k d = η √(pq), so
+    d = η √max(p, q); and θ = η √(pq) / (√(8 m s) σ) = (η / w) √(k / m) / √(8 s). Adam turns a reflector by its rate
+    over the root mean square ρ of its entries: hence the rate θ ρ.
 
     *SGD* moves W by η ∂L/∂W, and σ, trained at η, by the same to first order: ∂L/∂σ is the diagonal of Uᵀ ∂L/∂W V. A
-    reflector u turns by its rate / ‖u‖² times the gradient by its direction, and W by 8 σ² times that: hence the rate
-    η ‖u‖² / (8 σ²).
+    reflector u turns by its rate / ‖u‖² times the gradient by its direction, and W by 8 s σ² times that: hence the
+    rate η ‖u‖² / (8 s σ²).
 
     *Adafactor* moves what it trains in proportion to itself: η w for W, so η σ for σ, whose rate is η; and a reflector
-    by the angle of its rate: η √(k / m) / √8.
+    by the angle of its rate: η √(k / m) / √(8 s).
 
     A map σ = f(raw) has the slope f′. Where it holds σ in a range, σ moves by the share of half of that range that it
     would move of 1: a step as long as that of a free σ would end at an edge, where nothing is learned. So its step is
     multiplied by r = min(1, half of the range), and the rate of raw by r / f′, under SGD r / f′².
 
-    A scale within the parametrization, W = U diag(c raw) Vᵀ, serves one kind alone: Adam moves σ by c η, SGD by c² η.
+    A scale within the parametrization, W = U diag(c raw) Vᵀ, serves one kind alone: Adam would move σ by c η,
+    SGD by c² η; and checkpoints would change their meaning.
 """
 
 from __future__ import annotations
@@ -53,9 +56,10 @@ class _Scale(NamedTuple):
 
 
 class _Reflectors(NamedTuple):
-    """√(k / m), ρ and ‖u‖ of the reflectors of one side."""
+    """√(k / m), 8 s, ρ and ‖u‖ of the reflectors of one side."""
 
     few: float
+    moves: float
     entry: float
     length: float
 
@@ -89,26 +93,27 @@ class StepRates(NamedTuple):
         if not all(map(has_numbers, parametrization.factors)):
             raise ValueError("model: expected weights with numbers to take rates from, got some on the meta device.")
         scale, found = _scale(parametrization), []
-        k, (at_u, at_sigma, at_v) = min(parametrization.shape), parametrization.layout.places
-        for place, m in ((at_u, parametrization.reflectors[0]), (at_sigma, 0), (at_v, parametrization.reflectors[1])):
+        k, chunks = min(parametrization.shape), parametrization.chunks
+        at_u, at_sigma, at_v = parametrization.layout.places
+        (p, q), (m1, m2) = parametrization.shape, parametrization.reflectors
+        for place, n, m in ((at_u, p, m1), (at_sigma, 0, 0), (at_v, q, m2)):
             if place >= 0:
                 factor = whole(parametrization.factors[place].detach())
-                few = _reflectors(factor, m * parametrization.chunks, math.sqrt(k / max(m, 1)))
-                found.append(self.sigma(scale) if place == at_sigma else self.reflectors(scale, few))
+                found.append(self.reflectors(scale, _reflectors(factor, n, k, m, chunks)) if m else self.sigma(scale))
         return tuple(found)
 
 
 ADAM = StepRates(
     sigma=lambda scale: scale.width * scale.reach / scale.slope,
-    reflectors=lambda scale, u: u.entry * scale.width / scale.sigma * u.few / math.sqrt(8),
+    reflectors=lambda scale, u: u.entry * scale.width / scale.sigma * u.few / math.sqrt(u.moves),
 )
 SGD = StepRates(
     sigma=lambda scale: _SGD_SIGMA * scale.reach / scale.slope**2,
-    reflectors=lambda scale, u: u.length**2 / (8 * scale.sigma**2),
+    reflectors=lambda scale, u: u.length**2 / (u.moves * scale.sigma**2),
 )
 ADAFACTOR = StepRates(
     sigma=lambda scale: scale.sigma * scale.reach / (scale.slope * max(scale.raw, _LEAST_PARAMETER)),
-    reflectors=lambda scale, u: u.few / math.sqrt(8),
+    reflectors=lambda scale, u: u.few / math.sqrt(u.moves),
 )
 
 
@@ -130,9 +135,9 @@ def _scale(parametrization: SVDParametrization) -> _Scale:
     )
 
 
-def _reflectors(factor: Tensor, count: int, few: float) -> _Reflectors:
-    length = math.sqrt(factor.double().square().sum().item() / max(count, 1))
-    return _Reflectors(few=few, entry=_rms(factor), length=length)
+def _reflectors(packed: Tensor, n: int, k: int, m: int, chunks: int) -> _Reflectors:
+    length = math.sqrt(packed.double().square().sum().item() / (m * chunks))
+    return _Reflectors(few=math.sqrt(k / m), moves=2 + 6 * k / n, entry=_rms(packed), length=length)
 
 
 def _rms(tensor: Tensor) -> float:

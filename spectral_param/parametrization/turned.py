@@ -238,7 +238,9 @@ class TurnedParametrization(SVDParametrization):
 
     @property
     def sigma(self) -> Tensor:
-        """σ with its sign, differentiable: see :meth:`sigma_of`."""
+        """σ with its sign, differentiable: see :meth:`sigma_of`; those of W₀ while W is W₀."""
+        if self.is_off:
+            return torch.cat([self.start, self._other_sigma().to(self.start)], -1).to(self._trained_dtype)
         return self.sigma_of(self._turns(self.factors)[1])
 
     @property
@@ -250,6 +252,8 @@ class TurnedParametrization(SVDParametrization):
     def svd(self) -> tuple[TurnedFactor, Tensor, TurnedFactor]:  # type: ignore[override]
         """U, σ and V, differentiable, in float32 or float64; W₀ is decomposed at the first reading."""
         u, _, v = self._turns(self.factors)
+        if self.is_off:
+            u, v = u[..., :0], v[..., :0]
         more = self._remaining.vectors(self.factors[-1], *self._blocks_and_triplets())
         sides = zip((self.left, self.right), more if self.chunks > 1 else (m[0] for m in more), strict=True)
         left, right = (torch.cat([leading.to(u), others.to(u)], -1) for leading, others in sides)
@@ -304,6 +308,11 @@ class TurnedParametrization(SVDParametrization):
         for place, side in ((self.layout.places[0], u), (self.layout.places[2], v)):
             if place >= 0:
                 write_(self.factors[place], scaled(side)[0] / 2**0.5)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy or a pickle: it begins switched on, since nobody would switch it on again."""
+        super().__setstate__(state)
+        self.is_off = False
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)

@@ -62,7 +62,8 @@ def load_adapter(model: nn.Module, adapter: Mapping[str, Tensor] | str | os.Path
 
     Raises:
         ModuleNotFoundError: for a path, without the package safetensors.
-        ValueError: if names, shapes or the σ of a base are others; nothing is changed then.
+        TypeError: if it is neither, or holds other than floating numbers.
+        ValueError: if names, shapes or the σ of a base are others, or numbers not finite; nothing is changed then.
 
     Example:
         >>> import copy
@@ -77,6 +78,8 @@ def load_adapter(model: nn.Module, adapter: Mapping[str, Tensor] | str | os.Path
     """
     state: Mapping[str, Tensor]
     state = _safetensors().load_file(adapter) if isinstance(adapter, (str, os.PathLike)) else adapter
+    if not isinstance(state, Mapping):
+        raise TypeError(f"adapter: expected a mapping of tensors or a path, got {type(adapter).__name__}.")
     bases = _turned(model)
     expected = {
         f"{name}.{part}": (p, place)
@@ -87,6 +90,9 @@ def load_adapter(model: nn.Module, adapter: Mapping[str, Tensor] | str | os.Path
     _check_names(expected, state)
     for key, (p, place) in expected.items():
         own = p.start if place < 0 else p.factors[place]
+        if not (isinstance(state[key], Tensor) and state[key].is_floating_point()):
+            got = getattr(state[key], "dtype", type(state[key]).__name__)
+            raise TypeError(f"adapter: expected a tensor of floating numbers for {key}, got {got}.")
         if state[key].shape != own.shape:
             got = tuple(state[key].shape)
             raise ValueError(f"adapter: expected {key} of shape {tuple(own.shape)}, got {got}; register as it was.")
@@ -94,6 +100,8 @@ def load_adapter(model: nn.Module, adapter: Mapping[str, Tensor] | str | os.Path
             theirs = state[key].to(own)
             if not (theirs - own).abs().amax() <= _SAME_BASE * own.abs().amax():
                 raise ValueError(f"adapter: expected one of the same base, got other singular values for {key}.")
+        if not state[key].isfinite().all():
+            raise ValueError(f"adapter: expected finite numbers for {key}, got others.")
     for key, (p, place) in expected.items():
         if place >= 0:
             write_(p.factors[place], state[key].to(p.factors[place].device))

@@ -14,6 +14,7 @@ from spectral_param.parametrization.lookup import parametrization_lists, registe
 from spectral_param.parametrization.mismatch import APPROXIMATE, SigmaMoved, TooFewReflectors, relative_difference
 from spectral_param.registration.report import percent, some_of
 from spectral_param.torch_state.precision import wide
+from spectral_param.torch_state.shards import is_shard, spread_as
 from spectral_param.torch_state.users_line import warn
 
 
@@ -75,6 +76,8 @@ def load_plain_state_dict(model: nn.Module, state: Mapping[str, Any], strict: bo
     let it load its file into a plain model first, as ``load_plain_state_dict(model, plain.state_dict())`` with
     ``plain = Model.from_pretrained(folder)`` of transformers; or register what it has loaded.
 
+    Into a model that ``fully_shard`` has spread over ranks all of them load the same, whole or in parts.
+
     Args:
         model: any module.
         state: keys and tensors of the plain model, such as :func:`plain_state_dict` gives.
@@ -97,7 +100,7 @@ def load_plain_state_dict(model: nn.Module, state: Mapping[str, Any], strict: bo
     """
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        loaded = model.load_state_dict(state, strict=strict)
+        loaded = model.load_state_dict(_spread(model, state), strict=strict)
     ours, changes = _lists(model), (TooFewReflectors, SigmaMoved)
     if any(issubclass(warning.category, changes) for warning in told):
         _tell_of_changes(model, state)
@@ -106,6 +109,16 @@ def load_plain_state_dict(model: nn.Module, state: Mapping[str, Any], strict: bo
             warn(str(warning.message), warning.category)
     names = [ours[own[0]] if (own := [p for p in _prefixes(key) if p in ours]) else key for key in loaded.missing_keys]
     return loaded._replace(missing_keys=list(dict.fromkeys(names)))
+
+
+def _spread(model: nn.Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state with its whole tensors as the model's own are spread over ranks."""
+    own = model.state_dict()
+    if not any(map(is_shard, own.values())):
+        return state
+    spread = OrderedDict((key, spread_as(own[key], value) if key in own else value) for key, value in state.items())
+    spread._metadata = getattr(state, "_metadata", OrderedDict())  # type: ignore[attr-defined]
+    return spread
 
 
 @torch.no_grad()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spectral_param.torch_state.shards import own_part
+
 _WORD = 8  # bytes that are added up as one number
 _LANES = 64
 
@@ -14,7 +16,8 @@ _SMALL = 1 << 18  # bytes of tensors that are sooner put together than summed on
 def checksum(*tensors: Tensor) -> tuple[int, ...] | None:
     """Sums of the entries' bits by where they stand, so that an order changed is seen too; of one tensor or several.
 
-    Exact, whatever the number of threads. ``None`` where it would have to wait for a device.
+    Exact, whatever the number of threads; of a shard, those of this rank's part. ``None`` where it would have to wait
+    for a device.
 
     Example:
         >>> import torch
@@ -23,6 +26,7 @@ def checksum(*tensors: Tensor) -> tuple[int, ...] | None:
         >>> checksum(x) == checksum(x.clone()), checksum(x) == checksum(x.flip(0))
         (True, False)
     """
+    tensors = tuple(own_part(tensor) for tensor in tensors)
     if any(tensor.device.type != "cpu" for tensor in tensors):
         return None
     if len(tensors) > 1 and sum(tensor.nbytes for tensor in tensors) > _SMALL:

@@ -97,7 +97,7 @@ def is_listened_to(*modules: nn.Module) -> bool:
     """
     if torch_module._has_any_global_hook():
         return True
-    for m in modules:
+    for m in modules:  # noqa: SIM110  # asked at each read, and any() of a generator takes longer
         if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:
             return True
     return False

@@ -33,6 +33,19 @@ def whole(factor: Tensor) -> Tensor:
     return sharded.full_tensor() if is_shard(factor) else factor
 
 
+def own_part(factor: Tensor) -> Tensor:
+    """The factor itself, or what this rank holds of a shard.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.torch_state.shards import own_part
+        >>> own_part(torch.ones(2))
+        tensor([1., 1.])
+    """
+    sharded: Any = factor
+    return sharded.to_local() if is_shard(factor) else factor
+
+
 @torch.no_grad()
 def write_(factor: Tensor, value: Tensor) -> None:
     """Copies a whole value into the factor, in place; each rank takes its own part.
@@ -45,9 +58,21 @@ def write_(factor: Tensor, value: Tensor) -> None:
         >>> factor
         tensor([1., 1.])
     """
-    if is_shard(factor):
-        from torch.distributed.tensor import distribute_tensor  # slow to import, and needed here alone
+    factor.copy_(spread_as(factor, value))
 
-        sharded: Any = factor
-        value = distribute_tensor(value, sharded.device_mesh, sharded.placements)
-    factor.copy_(value)
+
+def spread_as(factor: Tensor, value: Tensor) -> Tensor:
+    """A whole value as the factor is spread, rank 0 handing out the parts; itself where that is done, or not needed.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.torch_state.shards import spread_as
+        >>> spread_as(torch.zeros(2), torch.ones(2))
+        tensor([1., 1.])
+    """
+    if not is_shard(factor) or is_shard(value):
+        return value
+    from torch.distributed.tensor import distribute_tensor  # slow to import, and needed here alone
+
+    sharded: Any = factor
+    return distribute_tensor(value, sharded.device_mesh, sharded.placements)

@@ -10,14 +10,14 @@ Note [Snapshots]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from spectral_param.torch_state.checksum import checksum
 
-address = torch._C._data_address
+address: Callable[[Tensor], int] = torch._C._data_address  # type: ignore[attr-defined]
 """Where a tensor's numbers are; asked for so, they are not taken for written to."""
 
 

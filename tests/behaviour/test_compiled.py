@@ -1,6 +1,7 @@
 """Registered models under ``torch.compile``: one graph, few nodes, the same ways and bits as without it."""
 
 import copy
+import shutil
 
 import pytest
 import torch
@@ -245,3 +246,15 @@ def test_whole_models_train_compiled_in_one_graph(make, x, reflectors):
             losses[-1].append(loss.item())
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert counter.frame_count == 1
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_a_packaged_layer_runs_on_batches_of_any_size(tmp_path):
+    layer, batch = SVDLinear(16, 16, reflectors=2).eval(), torch.export.Dim("batch")
+    with torch.no_grad():
+        exported = torch.export.export(layer, (torch.randn(4, 16),), dynamic_shapes=({0: batch},))
+        path = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "layer.pt2"))
+        packaged = torch._inductor.aoti_load_package(path)
+        for size in (1, 4, 9):
+            x = torch.randn(size, 16)
+            torch.testing.assert_close(packaged(x), layer(x))

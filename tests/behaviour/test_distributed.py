@@ -4,6 +4,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -11,12 +12,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spectral_param import (
     Band,
+    Interval,
+    adapter_state_dict,
     clip_singular_values_,
+    load_adapter,
+    load_plain_state_dict,
+    plain_state_dict,
+    register_all,
     register_svd_parametrization,
     remove_svd_parametrization,
     renormalize_reflectors_,
     singular_values,
     svd_parametrizations,
+    without_adapter,
 )
 
 
@@ -123,27 +131,86 @@ def message_of(call):
     return "nothing"
 
 
-def load_plain_after_sharding(rank):
+def register_all_after_sharding(rank):
+    report = register_all(shard(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))))
+    return dict(report.taken), dict(report.passed_over)
+
+
+def test_weights_that_are_spread_over_ranks_are_passed_over_with_the_reason(two_processes):
+    for taken, passed_over in two_processes(register_all_after_sharding):
+        assert not taken
+        assert passed_over["0.weight"] == passed_over["1.weight"] == "sharded"
+
+
+def plain_model():
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def load_plain(model, state, how, folder):
+    if how == "load_plain_state_dict":
+        load_plain_state_dict(model, state)
+    else:
+        found = plain_state_dict(model)
+        checkpoint.load(found, checkpoint_id=folder)
+        load_plain_state_dict(model, found)
+
+
+def load_plain_after_sharding(rank, how, folder):
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+    register_svd_parametrization(model[0])
+    register_svd_parametrization(model[2])
+    model, plain = shard(model), plain_model()
+    before = [id(p) for p in model.parameters()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own, on the CPU
+        load_plain(model, plain.state_dict(), how, folder)
+    in_place = before == [id(p) for p in model.parameters()]
+    x, _ = data()
+    return model(x).detach(), in_place
+
+
+@pytest.mark.parametrize("how", ["load_plain_state_dict", "dcp"])
+def test_a_plain_checkpoint_is_loaded_into_a_sharded_model(two_processes, tmp_path, how):
+    plain = plain_model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own, without a group
+        checkpoint.save(plain.state_dict(), checkpoint_id=tmp_path, no_dist=True)
+    x, _ = data()
+    for output, in_place in two_processes(load_plain_after_sharding, how, str(tmp_path)):
+        torch.testing.assert_close(output, plain(x).detach(), rtol=1e-5, atol=1e-5)
+        assert in_place
+
+
+def load_plain_by_the_wrong_way(rank):
     model = shard(registered_model())
-    plain = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).state_dict()
     before = [p.full_tensor() for p in model.parameters()]
-    messages = []
-    for strict in (True, False):
-        options = StateDictOptions(full_state_dict=True, strict=strict)
-        messages += [
-            message_of(lambda strict=strict: model.load_state_dict(plain, strict=strict)),
-            message_of(lambda options=options: set_model_state_dict(model, dict(plain), options=options)),
-        ]
+    options = StateDictOptions(full_state_dict=True)
+    message = message_of(lambda: set_model_state_dict(model, plain_model().state_dict(), options=options))
     factors = [i for i, (name, _) in enumerate(model.named_parameters()) if "parametrizations" in name]
     after = [p.full_tensor() for p in model.parameters()]
-    return messages, all(torch.equal(before[i], after[i]) for i in factors)
+    return message, all(torch.equal(before[i], after[i]) for i in factors)
 
 
-def test_a_plain_checkpoint_into_a_sharded_model_is_refused(two_processes):
-    for messages, unchanged in two_processes(load_plain_after_sharding):
-        for message in messages:
-            assert "0.weight: a plain weight does not reach factors" in message
-            assert "load it before sharding" in message
+def test_a_plain_checkpoint_by_torchs_own_way_into_a_sharded_model_is_refused(two_processes):
+    for message, unchanged in two_processes(load_plain_by_the_wrong_way):
+        assert "0.weight: a plain weight does not reach factors" in message
+        assert "load it before sharding, or by load_plain_state_dict" in message
+        assert unchanged
+
+
+def plain_weight_of_another_size(rank):
+    model = shard(registered_model())
+    before = [p.full_tensor() for p in model.parameters()]
+    state = {**plain_model().state_dict(), "0.weight": torch.randn(3, 3)}
+    message = message_of(lambda: load_plain_state_dict(model, state))
+    name = next(i for i, (name, _) in enumerate(model.named_parameters()) if name.startswith("0.parametrizations"))
+    return message, torch.equal(before[name], list(model.parameters())[name].full_tensor())
+
+
+def test_a_plain_weight_that_does_not_fit_a_sharded_model_is_an_error(two_processes):
+    for message, unchanged in two_processes(plain_weight_of_another_size):
+        assert "size mismatch for 0.weight" in message
         assert unchanged
 
 
@@ -182,3 +249,58 @@ def test_removing_after_wrapping_is_refused(two_processes):
     for messages in two_processes(remove_after_wrapping):
         for message in messages:
             assert "'weight' of Linear is wrapped in DistributedDataParallel" in message
+
+
+def model_on_frozen_bases(dtype=torch.float32):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).to(dtype).requires_grad_(False)
+    register_svd_parametrization(model[0], base="frozen", reflectors=4, rank=3)
+    register_svd_parametrization(model[2], base="frozen", reflectors=2, sigma=Interval(0.01, 3.0))
+    return model
+
+
+def train_on_frozen_bases(model, x, y):
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.02)
+    for _ in range(5):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+    plain = model.module if isinstance(model, DistributedDataParallel) else model
+    clip_singular_values_(plain, max=0.8)
+    renormalize_reflectors_(plain)
+    adapter = adapter_state_dict(plain)
+    with without_adapter(plain):
+        base = plain[0].weight.detach().clone()
+    load_adapter(plain, adapter)
+    weights = [plain[i].weight.detach().clone() for i in (0, 2)]
+    return [base, *weights, singular_values(plain[2]).detach(), *adapter.values()]
+
+
+def train_frozen_bases_wrapped(rank, wrap):
+    x, y = data()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return train_on_frozen_bases(wrap(model_on_frozen_bases()), x[rank::2], y[rank::2])
+
+
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, shard])
+def test_frozen_bases_are_fine_tuned_over_ranks_as_in_one_process(two_processes, wrap):
+    first, second = two_processes(train_frozen_bases_wrapped, wrap)
+    alone = train_on_frozen_bases(model_on_frozen_bases(), *data())
+    assert torch.equal(first[0], model_on_frozen_bases()[0].parametrizations.weight.original3)
+    for a, b, c in zip(first, second, alone, strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, c, rtol=0, atol=1e-5)
+
+
+def shard_a_half_precision_base(rank):
+    model = shard(model_on_frozen_bases(torch.bfloat16))
+    x, y = (part.bfloat16() for part in data())
+    (model(x) - y).square().mean().backward()
+    held = [p for name, p in model.named_parameters() if name.endswith("weight.original3")]
+    return [(str(p.dtype), p.to_local().numel(), p.numel()) for p in held]
+
+
+def test_a_half_precision_base_is_spread_over_ranks_in_its_dtype(two_processes):
+    for found in two_processes(shard_a_half_precision_base):
+        assert found == [("torch.bfloat16", 24, 48), ("torch.bfloat16", 16, 32)]

@@ -48,3 +48,10 @@ def test_the_certificate_holds(shared_data):
 
 def test_plain_loop():
     assert load("plain_loop").main(length=10, steps=60) < 1.0
+
+
+def test_finetune_transformer():
+    pytest.importorskip("safetensors")
+    before, after, old = load("finetune_transformer").main(steps=100)
+    assert after < 0.1 < before
+    assert old < 0.1

@@ -62,7 +62,7 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
             way = way if spares_the_weight(way, *parts, vectors) else None
         if way is not None:
             return _applied(self, p, input, raw.dtype, way, autocast)
-        weight = None if with_gradients else kept(p.parametrization_list)
+        weight = None if with_gradients or compiled else kept(p.parametrization_list)
         if weight is None:
             weight = p.forward(*p.factors, way=way_to_build(u, raw, v, transformed=False))
         return F.linear(input, weight, self.bias)

@@ -135,3 +135,15 @@ def test_nearly_equal_singular_values_are_not_made_equal():
     torch.testing.assert_close(sigma[:4], values[:4])
     _, sigma, _ = fit(weight / values.float().mean(), 9, 9)
     assert sigma.max() - sigma.min() > 0.028
+
+
+@pytest.mark.parametrize(("m1", "m2"), [(4, 4), (3, 7), (7, 3)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_few_reflectors_of_a_large_weight_keep_the_leading_triplets(m1, m2, dtype):
+    weight = torch.randn(180, 200, dtype=dtype)
+    near, weight = svd_product(*fit(weight, m1, m2)), weight.double()
+    left, values, right = torch.linalg.svd(weight, full_matrices=False)
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-4
+    for i in range(3):
+        torch.testing.assert_close(near @ right[i], values[i] * left[:, i], rtol=0, atol=tolerance)
+        torch.testing.assert_close(near.mT @ left[:, i], values[i] * right[i], rtol=0, atol=tolerance)

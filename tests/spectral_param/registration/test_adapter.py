@@ -1,6 +1,7 @@
 """Adapters on frozen bases: out, in, off, and what is refused."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from spectral_param import (
     register_all,
     register_svd_parametrization,
     save_adapter,
+    singular_values,
+    svd,
     without_adapter,
 )
 
@@ -82,10 +85,29 @@ def test_off_it_is_the_base_to_the_bit_and_on_again_what_it_was():
     assert torch.equal(model[0](x), on)
 
 
-def refused(adapter, message):
+def test_off_its_spectrum_is_that_of_the_base():
+    plain, model = network(), moved(registered())
+    on = singular_values(model[0])
+    with without_adapter(model):
+        expected = torch.linalg.svdvals(plain[0].weight)
+        torch.testing.assert_close(singular_values(model[0]), expected, atol=1e-6, rtol=1e-6)
+        u, s, vh = svd(model[0])
+        torch.testing.assert_close((u * s) @ vh, plain[0].weight, atol=1e-6, rtol=1e-6)
+    assert torch.equal(singular_values(model[0]), on)
+
+
+def test_a_copy_of_what_is_off_is_on():
+    model, x = moved(registered()), torch.randn(5, 8)
+    with without_adapter(model):
+        copies = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+    for twin in copies:
+        assert torch.equal(twin[0](x), model[0](x))
+
+
+def refused(adapter, message, error=ValueError):
     model = registered()
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(error, match=message):
         load_adapter(model, adapter)
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
@@ -97,6 +119,12 @@ def test_what_does_not_fit_is_refused_by_name_and_changes_nothing():
     refused({**adapter, "0.weight.v": torch.ones(8, 2)}, r"0.weight.v of shape \(8, 4\), got \(8, 2\)")
     refused({**adapter, "3.weight.start": 2 * adapter["3.weight.start"]}, "same base.*3.weight.start")
     refused({**adapter, "3.weight.start": torch.full((3,), torch.nan)}, "same base")
+    refused({**adapter, "0.weight.u": torch.full((6, 4), torch.inf)}, "finite numbers for 0.weight.u")
+    refused(
+        {**adapter, "0.weight.u": torch.ones(6, 4, dtype=torch.int64)}, "floating numbers for 0.weight.u", TypeError
+    )
+    refused({**adapter, "0.weight.u": 1.0}, "floating numbers for 0.weight.u, got float", TypeError)
+    refused(7, "adapter: expected a mapping of tensors or a path, got int", TypeError)
     with pytest.raises(ValueError, match="model: expected a weight registered with base='frozen'"):
         load_adapter(nn.Linear(2, 2), adapter)
 
