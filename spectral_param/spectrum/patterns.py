@@ -10,6 +10,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.lookup import named_modules, svd_parametrizations
+from spectral_param.parametrization.starting import has_real_numbers
 from spectral_param.parametrization.svd import SVDParametrization
 
 
@@ -40,7 +41,7 @@ def plain_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str, tuple[
     """The chosen parameters that no parametrization holds and that registration would take, with their modules.
 
     These are the ones that :func:`~spectral_param.parametrization.blocks.matrices_of` reads as matrices: neither
-    vectors nor, say, a table of positions in three dimensions.
+    vectors nor, say, a table of positions in three dimensions, nor numbers that are packed or complex.
     """
     return {
         name: (module, parameter)
@@ -73,7 +74,7 @@ def owner_of(model: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 def _is_read_as_matrices(module: nn.Module, parameter: nn.Parameter) -> bool:
-    if nn.parameter.is_lazy(parameter):
+    if nn.parameter.is_lazy(parameter) or not has_real_numbers(parameter):
         return False
     try:
         matrices_of(module, parameter)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.spectrum.dense.leading import leading_svd
+from spectral_param.spectrum.dense.krylov import leading_svd
 from spectral_param.torch_state.precision import wide
 from spectral_param.torch_state.shards import whole
 

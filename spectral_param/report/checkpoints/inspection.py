@@ -13,7 +13,7 @@ from torch import Tensor
 from spectral_param.registration.progress_line import progress_line
 from spectral_param.report.checkpoints.matrices import Weight, weights_of
 from spectral_param.report.checkpoints.stored import stored_tensors
-from spectral_param.spectrum.dense.leading import leading_svd
+from spectral_param.spectrum.dense.krylov import leading_svd
 from spectral_param.spectrum.statistics import shape_statistics, spectral_statistics
 
 WHOLE = 1024  # the longest shorter side whose σ are all computed

@@ -78,6 +78,13 @@ def test_layers_of_every_kind_are_read_as_registration_reads_them():
     assert model["experts"].up.shape == (3, 6, 4)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.complex64, torch.float8_e4m3fn])
+def test_packed_and_complex_numbers_are_no_matrices(dtype):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[0].weight = nn.Parameter(torch.ones(3, 3).to(dtype), requires_grad=False)
+    assert SpectralCap(model, 0.1).names == ["1.weight"]
+
+
 def test_gates_and_groups_are_capped_each_on_its_own():
     lstm, conv = nn.LSTM(4, 6), nn.Conv2d(4, 6, 3, groups=2)
     whole = SpectralCap(copy.deepcopy(lstm), 0.3, dense="weight_hh*")

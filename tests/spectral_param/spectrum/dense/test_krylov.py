@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from spectral_param.spectrum.dense.leading import leading_svd
+from spectral_param.spectrum.dense.krylov import leading_svd
 
 
 @pytest.mark.parametrize("shape", [(300, 700), (700, 300), (100, 900)])

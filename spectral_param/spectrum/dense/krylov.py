@@ -33,7 +33,7 @@ def leading_svd(matrix: Tensor, k: int, steps: int = 8, spare: int = 6) -> tuple
 
     Example:
         >>> import torch
-        >>> from spectral_param.spectrum.dense.leading import leading_svd
+        >>> from spectral_param.spectrum.dense.krylov import leading_svd
         >>> leading_svd(torch.diag(torch.tensor([1.0, 3.0, 2.0])), k=2)[1]
         tensor([3., 2.])
     """
