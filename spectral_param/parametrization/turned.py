@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from spectral_param.functional.leading import leading_triplets
 from spectral_param.functional.reflectors import scaled
-from spectral_param.functional.turned import TurnedFactor, changed_product, thin_change, turned_product
+from spectral_param.functional.turned import TurnedFactor, thin_change
 from spectral_param.functional.ways import Way
 from spectral_param.parametrization.blocks import Matrices
 from spectral_param.parametrization.factors import Layout
@@ -26,9 +25,6 @@ from spectral_param.torch_state.modes import has_numbers, traced_or_transformed,
 from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.quantized import is_quantized, numbers
 from spectral_param.torch_state.shards import whole, write_
-
-POINTWISE = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
-"""Convolutions by the dimensions of a kernel."""
 
 
 class TurnedParametrization(SVDParametrization):
@@ -95,9 +91,14 @@ class TurnedParametrization(SVDParametrization):
     # ----------------------------------------------------------------------------------------------------- evaluation
 
     @property
+    def own_base(self) -> Tensor:
+        """W₀ in its own class, without a gradient; on shards read whole."""
+        return whole(self.factors[-1]).detach()
+
+    @property
     def base(self) -> Tensor:
-        """W₀ as it stands, without a gradient; on shards read whole, and dequantized."""
-        return numbers(whole(self.factors[-1]).detach())
+        """W₀ as a plain tensor, without a gradient; on shards read whole."""
+        return numbers(self.own_base)
 
     def _weight(self, factors: tuple[Tensor, ...], way: Way | None) -> Tensor:
         base = whole(factors[-1]).detach()  # trained, its singular vectors would not be known any more
@@ -105,75 +106,29 @@ class TurnedParametrization(SVDParametrization):
         if self.is_off:
             return base
         blocks = self._blocks(base).to(self._trained_dtype)
-        left, right = self._change(factors, blocks)
+        left, right = thin_change(blocks, *self.turns(factors))
         added = torch.addmm if blocks.dim() == 2 else torch.baddbmm
         return self.as_weight(added(blocks, left, right.mT).to(base.dtype))
 
-    def linear(self, x: Tensor, bias: Tensor | None, *, transposed: bool = False) -> Tensor:
-        """``x Wᵀ + b`` for vectors x, (…, q), without building W; ``x W + b`` where ``transposed``."""
-        if self.is_quantized:
-            return self._around(x, bias)
-        base, change = self._beside(x.device.type)
-        if transposed:
-            base, change = base.mT, change and change[::-1]
-        if change is None:
-            return F.linear(x, base, bias)
-        return changed_product(x, base, *change, bias, plainly=traced_or_transformed())
-
-    def convolution(self, x: Tensor, convolve: Callable[..., Tensor], bias: Tensor | None) -> Tensor:
-        """The convolution of x by W, without building W.
-
-        Args:
-            x: what ``convolve`` takes.
-            convolve: of x, a kernel and a bias or ``None``, in as many groups as there are chunks, or in one.
-            bias: (out,), or ``None``.
-        """
-        base, change = self._beside(x.device.type)
-        y = convolve(x, base, bias)
-        if change is None:
-            return y
-        left, right = change  # (…, p, s), (…, q, s)
-        kernels = right.mT.reshape(-1, *base.shape[1:]).to(base.dtype)  # (chunks · s, in / groups, …)
-        spread = left.reshape(base.shape[0], -1, *(1 for _ in base.shape[2:])).to(base.dtype)  # (out, s, 1, …)
-        return y + POINTWISE[base.dim()](convolve(x, kernels, None), spread, groups=self.chunks)
-
-    def _around(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """``x Wᵀ + b`` for a quantized W₀, by its own product."""
-        u, raw, v = self._turns(self.factors)
-        base = self.factors[-1].detach()
-
-        def product(x: Tensor) -> Tensor:
-            return F.linear(x, base)
-
-        if self.is_off:
-            return F.linear(x, base, bias)
-        with full_precision(x.device.type):
-            delta = self.sigma_map(raw) - self.start.to(raw) if self.rank else raw
-        y = turned_product(x, product, u, self.left.to(u), delta, self.right.to(u), v)
-        return y if bias is None else y + bias.to(y.dtype)
-
-    def _beside(self, device: str) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """W₀, and L and R beside it; ``None`` for them while W is W₀."""
+    def change_beside(self, base: Tensor) -> tuple[Tensor, Tensor]:
+        """L and R of W = W₀ + L Rᵀ, (…, p, s) and (…, q, s), for W₀ as it stands; kept in evaluation."""
         factors = self.factors
-        base = whole(factors[-1]).detach()
-        if self.is_off:
-            return base, None
 
         def change() -> Tensor:
-            with full_precision(device):
-                return torch.cat(self._change(factors, self._blocks(base)), -2)
+            with full_precision(base.device.type):
+                return torch.cat(thin_change(self._blocks(base), *self.turns(factors)), -2)
 
         onlookers = torch.is_grad_enabled() or traced_or_transformed() or under_dispatch_mode()
         both = change() if self.training or onlookers else self._kept_change.weight(self, change)
         left, right = both.split([*self.shape], -2)
-        return base, (left, right)
+        return left, right
 
-    def _change(self, factors: Sequence[Tensor], blocks: Tensor) -> tuple[Tensor, Tensor]:
-        """L and R beside W₀ in blocks, (p, q) or (chunks, p, q)."""
+    def turns(self, factors: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Reflectors of Q_u, U_r, δ, V_r and reflectors of Q_v, in float32 or float64."""
         u, raw, v = self._turns(factors)
         wide = u.dtype
         delta = self.sigma_map(raw) - self.start.to(wide) if self.rank else raw
-        return thin_change(blocks, u, self.left.to(wide), delta, self.right.to(wide), v)
+        return u, self.left.to(wide), delta, self.right.to(wide), v
 
     def _turns(self, factors: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Reflectors of Q_u, raw σ and reflectors of Q_v, in float32 or float64."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from spectral_param.parametrization.beside import convolve_beside, linear_beside
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.injection.matrix_free import passes_the_sum
@@ -25,7 +26,7 @@ def conv1d_of_transformers(forward: Callable[..., Tensor]) -> Callable[..., Tens
         p = SVDParametrization.alone_on(self)
         if isinstance(p, TurnedParametrization) and passes_the_sum(p, x, -1):
             tell_of_writes(self)
-            return p.linear(x, self.bias, transposed=True)
+            return linear_beside(p, x, self.bias, transposed=True)
         return forward(self, x)
 
     return wrapped
@@ -44,6 +45,6 @@ def convolution(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if not fits or not passes_the_sum(p, input, -space - 1, strides=math.prod(self.stride)):
             return forward(self, input)
         tell_of_writes(self)
-        return p.convolution(input, self._conv_forward, self.bias)
+        return convolve_beside(p, input, self._conv_forward, self.bias)
 
     return wrapped

@@ -21,6 +21,7 @@ from spectral_param.functional.ways import (
     way_to_apply,
     way_to_build,
 )
+from spectral_param.parametrization.beside import linear_beside
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.together import keeps, running
 from spectral_param.parametrization.turned import TurnedParametrization
@@ -41,7 +42,9 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         p = SVDParametrization.alone_on(self)
         strided = type(input) in (Tensor, nn.Parameter) and input.layout is torch.strided and not input.is_nested
         if isinstance(p, TurnedParametrization):
-            return p.linear(input, self.bias) if strided and passes_the_sum(p, input, -1) else forward(self, input)
+            return (
+                linear_beside(p, input, self.bias) if strided and passes_the_sum(p, input, -1) else forward(self, input)
+            )
         if p is None or not strided or not input.dim() or is_seen_through():
             return forward(self, input)
         with_gradients = torch.is_grad_enabled()
