@@ -5,6 +5,7 @@ from lightning import Trainer
 
 from datamodules import FlatMNIST, MultiLabel
 from lightning_modules import ImageClassifier, MultiLabelClassifier
+from spectral_param import SVDParametrization
 from tests.small_data import write_multilabel
 
 
@@ -63,3 +64,15 @@ def test_the_rate_of_a_plain_network_is_that_of_groups(tmp_path):
     assert names[0] == [None]
     assert names[1][0] == "others"
     assert names[1][-1].startswith("sigma")
+
+
+def test_in_training_the_weights_of_a_deep_network_are_built_together(monkeypatch):
+    task, x, built = ImageClassifier(12, 5, depth=4, width=16, reflectors=4), torch.randn(3, 12), []
+    expected = task.eval()(x)
+    forward = SVDParametrization.forward
+    monkeypatch.setattr(SVDParametrization, "forward", lambda *args, **kw: built.append(1) or forward(*args, **kw))
+    output = task.train()(x)
+    torch.testing.assert_close(output, expected)
+    assert not built
+    output.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in task.parameters())
