@@ -39,7 +39,7 @@ def parameter_groups(
     sigma_lr: float | None = None,
     sigma_weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Sorts the trained parameters of a model for an optimizer, so that it trains as the plain model did.
+    """Sorts the trained parameters of a model for an optimizer, so that it trains much as the plain model did.
 
     With ``lr``, the learning rate of the plain model, σ and the reflectors of each weight get the multiple of it that
     moves the weight as far in a step as the plain one moved: about √max(p, q) for σ under Adam. Without, all have the

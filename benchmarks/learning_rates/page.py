@@ -25,8 +25,9 @@ constants, that of σ under SGD, is measured: on the MLP, CNN, ResNet, LSTM and 
 steps. So the programs are no others than those that the rule was looked at with: after the first seed it got its
 correction for long sides, which the ResNet had missed, and all was trained anew; queries, keys and values of the Llama
 and the Mixtral are apart, as in theirs, since stacked ones did worse; the text transformers have one block, for time.
-The grid of widths ends where it ends for time, too: at 100 steps the plain networks may want still higher rates. "all": every reflector, from the plain start. "16": 16 reflectors at most, `init="orthogonal"`, so from another
-start, with σ = 1. A loss is the mean over the last tenth of the steps of training.
+The grid of widths ends where it ends for time, too: at 100 steps the plain networks may want still higher rates.
+"all": every reflector, from the plain start. "16": 16 reflectors at most, `init="orthogonal"`, so from another start,
+with σ = 1. A loss is the mean over the last tenth of the steps of training.
 """
 
 

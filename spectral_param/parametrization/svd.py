@@ -47,6 +47,7 @@ class SVDParametrization(nn.Module):
         channels_last: whether a convolution's kernel has its channels last in memory.
         layout: which trained tensors there are.
         kept_weight: W between reads in evaluation without gradients.
+        is_off: whether what was trained on a frozen base is left out for the time being.
         parametrization_list: what stands in the module and has the trained tensors; set by :meth:`attach`.
         parameter_order: the names of the module's parameters before any of them was registered; set there too.
 
@@ -83,6 +84,7 @@ class SVDParametrization(nn.Module):
         self._held_in: tuple[ParametrizationList, ...] = ()  # in a tuple, since it stands above this module
         self._kept: Kept = FrozenProduct(), FrozenProduct()
         self.kept_weight = KeptWeight()
+        self.is_off = False
         self._start: list[Tensor] | None = None
 
     def attach(self, parametrization_list: ParametrizationList, parameter_order: tuple[str, ...]) -> None:

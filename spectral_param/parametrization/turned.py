@@ -41,7 +41,6 @@ class TurnedParametrization(SVDParametrization):
         left: U_r, (p, r).
         right: V_r, (q, r).
         start: the r leading σ of W₀.
-        is_off: whether W is W₀, for the time being.
         is_quantized: whether W₀ is a tensor of another class, used by its own product with vectors.
 
     Example:
@@ -78,7 +77,6 @@ class TurnedParametrization(SVDParametrization):
             channels_last=channels_last,
         )
         self.rank = rank
-        self.is_off = False
         self.is_quantized = False
         present = reflectors[0] > 0, rank > 0 and sigma_map.trained, reflectors[1] > 0
         u, raw, v = (sum(present[:i]) if here else -1 for i, here in enumerate(present))

@@ -14,38 +14,42 @@ from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.report import some_of
 from spectral_param.torch_state.shards import whole, write_
+from spectral_param.torch_state.users_line import warn
 
 _PARTS = ("u", "sigma", "v")  # reflectors, raw numbers of σ, reflectors
-_SAME_BASE = 1e-4  # of the largest σ: as far as those of one base may differ from one machine to the next
+_SAME_BASE = 1e-4  # of its norm: as far as the sums over one base may differ from one machine to the next
+_SAME_SIGMA = 1e-3  # of the largest: as far as a σ map may move what is in its range
 
 
 @torch.no_grad()
 def adapter_state_dict(model: nn.Module) -> dict[str, Tensor]:
-    """Gathers what was trained on the frozen bases of a model: reflectors and raw numbers of σ.
+    """Gathers what was trained on the frozen bases of a model: reflectors and σ.
 
-    With them go the σ that the bases had, by which :func:`load_adapter` sees whether it is given the same ones. A
-    collective on a model that ``fully_shard`` has spread over ranks.
+    With them go two numbers of each base, by which :func:`load_adapter` sees whether it is given the same one. What
+    else was trained, such as biases that were not frozen, is not among them. A collective on a model that
+    ``fully_shard`` has spread over ranks.
 
     Args:
         model: any module.
 
     Returns:
         By the qualified name of a weight with ``.u`` (p, m₁), ``.sigma`` (r,), ``.v`` (q, m₂), as far as they are
-        there, and ``.start`` (r,), detached copies; blocks along a first dimension. Empty where no base is frozen.
+        there, and ``.base`` (2,), detached copies; blocks along a first dimension. Empty where no base is frozen.
 
     Example:
         >>> from torch import nn
         >>> from spectral_param import adapter_state_dict, register_svd_parametrization
         >>> layer = register_svd_parametrization(nn.Linear(6, 4), base="frozen", reflectors=2, rank=3)
         >>> {name: tuple(tensor.shape) for name, tensor in adapter_state_dict(layer).items()}
-        {'weight.u': (4, 2), 'weight.sigma': (3,), 'weight.v': (6, 2), 'weight.start': (3,)}
+        {'weight.u': (4, 2), 'weight.sigma': (3,), 'weight.v': (6, 2), 'weight.base': (2,)}
     """
     state = {}
     for name, p in _turned(model).items():
         for part, place in zip(_PARTS, p.layout.places, strict=True):
             if place >= 0:
-                state[f"{name}.{part}"] = whole(p.factors[place]).detach().clone()
-        state[f"{name}.start"] = p.start.detach().clone()
+                factor = whole(p.factors[place]).detach()
+                state[f"{name}.{part}"] = (p.sigma_map(factor) if part == "sigma" else factor).clone()
+        state[f"{name}.base"] = _fingerprint(p)
     return state
 
 
@@ -63,7 +67,8 @@ def load_adapter(model: nn.Module, adapter: Mapping[str, Tensor] | str | os.Path
     Raises:
         ModuleNotFoundError: for a path, without the package safetensors.
         TypeError: if it is neither, or holds other than floating numbers.
-        ValueError: if names, shapes or the σ of a base are others, or numbers not finite; nothing is changed then.
+        ValueError: if names, shapes or a base are others, σ outside of the range of a σ map, or numbers not finite;
+            nothing is changed then.
 
     Example:
         >>> import copy
@@ -84,27 +89,21 @@ def load_adapter(model: nn.Module, adapter: Mapping[str, Tensor] | str | os.Path
     expected = {
         f"{name}.{part}": (p, place)
         for name, p in bases.items()
-        for part, place in zip((*_PARTS, "start"), (*p.layout.places, -2), strict=True)
+        for part, place in zip((*_PARTS, "base"), (*p.layout.places, -2), strict=True)
         if place != -1
     }
     _check_names(expected, state)
+    written = []
     for key, (p, place) in expected.items():
-        own = p.start if place < 0 else p.factors[place]
-        if not (isinstance(state[key], Tensor) and state[key].is_floating_point()):
-            got = getattr(state[key], "dtype", type(state[key]).__name__)
-            raise TypeError(f"adapter: expected a tensor of floating numbers for {key}, got {got}.")
-        if state[key].shape != own.shape:
-            got = tuple(state[key].shape)
-            raise ValueError(f"adapter: expected {key} of shape {tuple(own.shape)}, got {got}; register as it was.")
-        if place < 0 and own.numel():
-            theirs = state[key].to(own)
-            if not (theirs - own).abs().amax() <= _SAME_BASE * own.abs().amax():
-                raise ValueError(f"adapter: expected one of the same base, got other singular values for {key}.")
-        if not state[key].isfinite().all():
-            raise ValueError(f"adapter: expected finite numbers for {key}, got others.")
-    for key, (p, place) in expected.items():
+        own = _fingerprint(p) if place < 0 else p.factors[place]
+        given = _checked(key, state[key], own)
+        if place < 0 and not (given.to(own) - own).abs().amax() <= _SAME_BASE * own[0]:
+            raise ValueError(f"adapter: expected one of the same base, got other numbers for {key}.")
         if place >= 0:
-            write_(p.factors[place], state[key].to(p.factors[place].device))
+            given = given.to(own.device)
+            written.append((own, _raw(key, p, given) if key.endswith(".sigma") else given))
+    for factor, value in written:
+        write_(factor, value)
     return model
 
 
@@ -118,7 +117,14 @@ def save_adapter(model: nn.Module, path: str | os.PathLike[str]) -> None:
     Raises:
         ModuleNotFoundError: without the package safetensors.
         ValueError: if no base of the model is frozen.
+
+    Warns:
+        UserWarning: if other parameters of the model are trained, which the file does not have.
     """
+    ours = {id(factor) for p in _turned(model).values() for factor in p.factors}
+    others = [name for name, own in model.named_parameters() if own.requires_grad and id(own) not in ours]
+    if ours and others:
+        warn(f"{some_of(others)}: trained, and not in the file of the adapter; save them too, or freeze them before.")
     state = adapter_state_dict(model)
     if not state:
         raise ValueError("model: expected a weight registered with base='frozen', got none.")
@@ -152,6 +158,34 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
     finally:
         for p in bases:
             p.is_off = False
+
+
+def _checked(key: str, given: Any, own: Tensor) -> Tensor:
+    if not (isinstance(given, Tensor) and given.is_floating_point()):
+        got = getattr(given, "dtype", type(given).__name__)
+        raise TypeError(f"adapter: expected a tensor of floating numbers for {key}, got {got}.")
+    if given.shape != own.shape:
+        shapes = tuple(own.shape), tuple(given.shape)
+        raise ValueError(f"adapter: expected {key} of shape {shapes[0]}, got {shapes[1]}; register as it was.")
+    if not given.isfinite().all():
+        raise ValueError(f"adapter: expected finite numbers for {key}, got others.")
+    return given
+
+
+def _raw(key: str, p: TurnedParametrization, sigma: Tensor) -> Tensor:
+    """The raw numbers of σ under the σ map that is there, which may be another than it was trained under."""
+    raw: Tensor = p.sigma_map.inverse(sigma)
+    if not (p.sigma_map(raw) - sigma).abs().amax() <= _SAME_SIGMA * sigma.abs().amax():
+        raise ValueError(f"adapter: expected σ within the range of {p.sigma_map} for {key}, got others.")
+    return raw
+
+
+def _fingerprint(p: TurnedParametrization) -> Tensor:
+    """The norm of W₀, and its product with two waves, (2,)."""
+    base = p.matrices.of(p.base).double()
+    across, down = (torch.arange(n, dtype=base.dtype, device=base.device).cos() for n in base.shape[:0:-1])
+    each = torch.arange(1.0, len(base) + 1, dtype=base.dtype, device=base.device).cos()
+    return torch.stack([torch.linalg.vector_norm(base), (each * ((base @ across) @ down)).sum()]).float()
 
 
 def _turned(model: nn.Module) -> dict[str, TurnedParametrization]:

@@ -144,10 +144,10 @@ class SpectralCap:
 
         moved = None if stepped is None else _parameters_of(stepped)
         for name, held in self._held.items():
-            if moved is not None and id(held.module._parameters.get(held.tensor_name)) not in moved:
+            weight = self._weight(name, held)
+            if moved is not None and id(weight) not in moved:
                 continue
             held.ceiling.remember = alone  # one copy cannot follow the two points of an average
-            weight = self._weight(name, held)
             hold_(weight, optimizers, partial(cap_, name, weight, held.ceiling))
         return [name for name, is_changed in changed.items() if is_changed]
 

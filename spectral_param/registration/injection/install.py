@@ -50,6 +50,8 @@ def uninstall(module: nn.Module, tensor_name: str) -> None:
     first: SVDParametrization = held[0]
     if any(map(is_shard, held.parameters(recurse=False))):
         raise ValueError(f"module: {tensor_name!r} is spread over ranks by fully_shard; fold it before sharding.")
+    if first.is_off:
+        raise ValueError(f"module: {tensor_name!r} is without its adapter for now; fold it after without_adapter.")
     check_not_wrapped(module, tensor_name, held)
     watch.tell_of_writes(module)
     base = plain_class(module)

@@ -82,7 +82,8 @@ class Ceiling:
         """Whether the weight is so near to what was certified that it is below the edge."""
         if self._reference is None:
             return False
-        distance = whole(torch.linalg.vector_norm(weight.detach() - self._reference, dtype=torch.float32))
+        moved = weight.detach() - self._reference
+        distance = whole(torch.linalg.vector_norm(moved, dtype=torch.promote_types(moved.dtype, torch.float32)))
         return self._level + 1.01 * distance.item() < self.edge  # a hundredth for rounding, of bfloat16 too
 
     def _read(self, weight: Tensor) -> tuple[Tensor, Tensor]:

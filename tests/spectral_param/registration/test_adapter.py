@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from spectral_param import (
+    Bounded,
     adapter_state_dict,
     load_adapter,
     register_all,
     register_svd_parametrization,
+    remove_svd_parametrization,
     save_adapter,
     singular_values,
     svd,
@@ -25,7 +27,7 @@ def network():
 
 
 def registered(**settings):
-    model = network()
+    model = network().requires_grad_(False)
     register_all(model, base="frozen", **{"reflectors": 4, "rank": 3, **settings})
     return model
 
@@ -45,8 +47,8 @@ def weights(model):
 def test_an_adapter_holds_the_trained_numbers_alone_and_brings_them_back():
     trained = moved(registered())
     adapter = adapter_state_dict(trained)
-    assert sorted(adapter)[:4] == ["0.weight.sigma", "0.weight.start", "0.weight.u", "0.weight.v"]
-    assert sum(t.numel() for name, t in adapter.items() if not name.endswith("start")) == sum(
+    assert sorted(adapter)[:4] == ["0.weight.base", "0.weight.sigma", "0.weight.u", "0.weight.v"]
+    assert sum(t.numel() for name, t in adapter.items() if not name.endswith("base")) == sum(
         p.numel() for name, p in trained.named_parameters() if p.requires_grad and "bias" not in name
     )
     fresh = registered()
@@ -117,8 +119,8 @@ def test_what_does_not_fit_is_refused_by_name_and_changes_nothing():
     refused({k: v for k, v in adapter.items() if k != "2.weight.u"}, "none for 2.weight.u")
     refused({**adapter, "9.weight.u": torch.ones(2)}, "alone, got 9.weight.u")
     refused({**adapter, "0.weight.v": torch.ones(8, 2)}, r"0.weight.v of shape \(8, 4\), got \(8, 2\)")
-    refused({**adapter, "3.weight.start": 2 * adapter["3.weight.start"]}, "same base.*3.weight.start")
-    refused({**adapter, "3.weight.start": torch.full((3,), torch.nan)}, "same base")
+    refused({**adapter, "3.weight.base": 2 * adapter["3.weight.base"]}, "same base.*3.weight.base")
+    refused({**adapter, "3.weight.base": torch.full((2,), torch.nan)}, "finite numbers")
     refused({**adapter, "0.weight.u": torch.full((6, 4), torch.inf)}, "finite numbers for 0.weight.u")
     refused(
         {**adapter, "0.weight.u": torch.ones(6, 4, dtype=torch.int64)}, "floating numbers for 0.weight.u", TypeError
@@ -133,3 +135,40 @@ def test_only_frozen_bases_have_one():
     model = network()
     register_svd_parametrization(model[0])
     assert adapter_state_dict(model) == {}
+
+
+def test_another_sigma_map_means_the_same_or_is_refused():
+    trained = moved(registered())
+    adapter = adapter_state_dict(trained)
+    other = load_adapter(registered(sigma=Bounded(4.0)), adapter)
+    torch.testing.assert_close(other[0].weight, trained[0].weight, atol=1e-4, rtol=1e-4)
+    with pytest.warns(UserWarning, match="outside the range"):
+        narrow = registered(sigma=Bounded(0.01))
+    with pytest.raises(ValueError, match="within the range of Bounded"):
+        load_adapter(narrow, adapter)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_another_base_is_refused_also_where_its_leading_sigma_are_the_same(rank):
+    first, second = (nn.Linear(8, 6).requires_grad_(False) for _ in range(2))
+    with torch.no_grad():
+        second.weight.copy_(first.weight.flip(0))
+    for layer in (first, second):
+        register_svd_parametrization(layer, base="frozen", reflectors=4, rank=rank)
+    with pytest.raises(ValueError, match="same base"):
+        load_adapter(second, adapter_state_dict(first))
+
+
+def test_a_file_without_what_else_is_trained_says_so(tmp_path):
+    pytest.importorskip("safetensors")
+    layer = register_svd_parametrization(nn.Linear(8, 6), base="frozen")
+    with pytest.warns(UserWarning, match="^bias: trained, and not in the file"):
+        save_adapter(layer, tmp_path / "adapter.safetensors")
+
+
+def test_nothing_is_folded_while_it_is_off():
+    layer = moved(register_svd_parametrization(nn.Linear(8, 6), base="frozen"))
+    weight = layer.weight.detach()
+    with without_adapter(layer), pytest.raises(ValueError, match="without its adapter"):
+        remove_svd_parametrization(layer)
+    assert torch.equal(layer.weight, weight)

@@ -218,3 +218,25 @@ def test_two_processes_hold_what_one_holds(two_processes, kind):
         torch.testing.assert_close(greatest, alone, rtol=1e-4, atol=1e-4)
         for weight, other in zip(weights, expected, strict=True):
             torch.testing.assert_close(weight, other, rtol=1e-4, atol=1e-4)
+
+
+def test_float64_weights_are_held_at_every_step():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(20, 30).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    SpectralCap(model, max=2.0).attach(optimizer)
+    for _ in range(20):
+        optimizer.zero_grad()
+        (-model(torch.randn(8, 20, dtype=torch.float64)).square().mean()).backward()
+        optimizer.step()
+        assert torch.linalg.svdvals(model.weight).max() <= 2.02
+
+
+def test_a_weight_that_is_no_parameter_any_more_is_missed_aloud():
+    model = torch.nn.Linear(6, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    SpectralCap(model, max=2.0).attach(optimizer)
+    torch.nn.utils.parametrizations.weight_norm(model)
+    model(torch.randn(4, 6)).sum().backward()
+    with pytest.raises(ValueError, match="build it anew"):
+        optimizer.step()
