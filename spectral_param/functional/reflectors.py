@@ -151,9 +151,14 @@ def normalized(reflectors: Tensor) -> Tensor:
         tensor([[0.6000],
                 [0.8000]])
     """
-    z, c = directions(reflectors)
+    return of_unit_length(reflectors.tril())
+
+
+def of_unit_length(y: Tensor) -> Tensor:
+    """:func:`normalized` of columns of full length, (…, n, m)."""
+    z, c = scaled(y)
     is_unit = (c / math.sqrt(2.0) - 1).abs() <= 4 * torch.finfo(c.dtype).eps
-    return torch.where(is_unit, reflectors.tril(), z / math.sqrt(2.0))
+    return torch.where(is_unit, y, z / math.sqrt(2.0))
 
 
 @functools.lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.functional.leading import leading_triplets
-from spectral_param.functional.reflectors import scaled
+from spectral_param.functional.reflectors import of_unit_length
 from spectral_param.functional.turned import TurnedFactor, thin_change
 from spectral_param.functional.ways import Way
 from spectral_param.parametrization.blocks import Matrices
@@ -99,8 +99,7 @@ class TurnedParametrization(SVDParametrization):
         return numbers(self.own_base)
 
     def _weight(self, factors: tuple[Tensor, ...], way: Way | None) -> Tensor:
-        base = whole(factors[-1]).detach()  # trained, its singular vectors would not be known any more
-        base = numbers(base)
+        base = numbers(whole(factors[-1]).detach())  # trained, its singular vectors would not be known any more
         if self.is_off:
             return base
         blocks = self._blocks(base).to(self._trained_dtype)
@@ -260,7 +259,7 @@ class TurnedParametrization(SVDParametrization):
         u, _, v = self._turns(self.factors)
         for place, side in ((self.layout.places[0], u), (self.layout.places[2], v)):
             if place >= 0:
-                write_(self.factors[place], scaled(side)[0] / 2**0.5)
+                write_(self.factors[place], of_unit_length(side))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a copy or a pickle: it begins switched on, since nobody would switch it on again."""

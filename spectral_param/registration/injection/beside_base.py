@@ -7,15 +7,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from spectral_param.parametrization.beside import convolve_beside, linear_beside
+from spectral_param.parametrization.blocks import CONVOLUTIONS
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.injection.matrix_free import passes_the_sum
 from spectral_param.registration.injection.watch import tell_of_writes
 
-CONVOLUTIONS = nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward
+FORWARDS = tuple(kind.forward for kind in CONVOLUTIONS)
+"""What is known of a convolution: a forward of its own is called as it is."""
 
 
 def conv1d_of_transformers(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -35,7 +35,7 @@ def teach(base: Any) -> dict[str, Any]:
     forward = in_forward(members.get("forward", base.forward), keep=issubclass(base, nn.MultiheadAttention))
     if base.forward is nn.Linear.forward:
         forward = without_weight(forward)
-    elif base.forward in beside_base.CONVOLUTIONS:
+    elif base.forward in beside_base.FORWARDS:
         forward = beside_base.convolution(forward)
     elif _is_conv1d_of_transformers(base):
         forward = beside_base.conv1d_of_transformers(forward)
