@@ -9,6 +9,7 @@ from torch import nn
 
 from lightning_modules.networks.factorized_rnn import FactorizedRNN
 from lightning_modules.networks.one_bias import OneBias
+from lightning_modules.networks.recurrent_start import Start, start_as_in_the_paper
 from lightning_modules.networks.unitary_rnn import FullUnitary, RestrictedUnitary, UnitaryRNN
 from spectral_param import (
     Band,
@@ -54,6 +55,7 @@ GATES = 4
 REFLECTORS = 16
 RADIUS = 0.01
 NEGATIVE_SLOPE = 0.01  # torch's
+START: Start = "torch"
 
 
 def recurrent_layer(
@@ -68,6 +70,7 @@ def recurrent_layer(
     nonlinearity: Nonlinearity | None = None,
     negative_slope: float = NEGATIVE_SLOPE,
     learn_initial_state: bool = False,
+    start: Start = START,
 ) -> nn.Module:
     """Builds recurrent layers with one bias each, as counted in Table 4 of the paper.
 
@@ -92,9 +95,11 @@ def recurrent_layer(
         negative_slope: slope of leaky_relu below zero.
         learn_initial_state: whether the state before the first step is trained. It starts at zero, that of a uRNN
             at random.
+        start: "torch": torch's initial values, but as said above; "paper": those of
+            :func:`~lightning_modules.networks.recurrent_start.start_as_in_the_paper`, say forget gates' biases of one.
 
     Raises:
-        ValueError: if ``cell`` is unknown or does not have that ``nonlinearity`` or ``num_layers``.
+        ValueError: if ``cell`` or ``start`` is unknown, or ``cell`` has not that ``nonlinearity`` or ``num_layers``.
 
     Example:
         >>> import torch
@@ -111,7 +116,9 @@ def recurrent_layer(
     if num_layers < 1 or (num_layers > 1 and cell in SINGLE_LAYER):
         expected = "1" if cell in SINGLE_LAYER else "at least 1"
         raise ValueError(f"num_layers: expected {expected} for {cell!r}, got {num_layers}.")
-    return BUILDERS[cell](
+    if start not in get_args(Start):
+        raise ValueError(f"start: expected {' or '.join(get_args(Start))}, got {start!r}.")
+    layers = BUILDERS[cell](
         _Wanted(
             input_size,
             hidden_size,
@@ -124,6 +131,9 @@ def recurrent_layer(
             learn_initial_state,
         )
     )
+    if start == "paper":
+        start_as_in_the_paper(cell, layers)
+    return layers
 
 
 def output_features(cell: Cell, hidden_size: int) -> int:

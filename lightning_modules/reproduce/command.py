@@ -39,7 +39,8 @@ def reproduce(words: Sequence[str]) -> None:
     grid = _chosen(grid, "models", arguments.models)
     wanted = _chosen(grid, "settings", arguments.settings)
     rates, setting = () if arguments.quick else experiment.learning_rates, experiment.tuned_on
-    tried = trials(grid if setting else wanted, rates, setting)
+    choices = experiment.choices
+    tried = trials(grid if setting else wanted, rates, setting, choices, experiment.trial_trainer)
     console = Console(stderr=True)
     deadline = time.monotonic() + arguments.max_hours * 3600
     failed: list[PlannedRun] = []
@@ -50,7 +51,7 @@ def reproduce(words: Sequence[str]) -> None:
             return wanted
         finished = read_results(arguments.results, arguments.what)
         ended = [(run, finished.get(run.name)) for run in tried if run not in failed]
-        return at_best_rates(wanted, ended, setting)
+        return at_best_rates(wanted, ended, setting, choices)
 
     try:
         failed += _train(tried, "learning rates", arguments, deadline, console)
@@ -77,7 +78,8 @@ def write_report(what: str, experiment: Experiment, results: Sequence[Result], t
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(markdown(experiment, results, total - len(results)), encoding="utf8")
     if results:
-        experiment.draw(results).savefig(path.with_suffix(".png"), dpi=100)
+        for name, draw in {"": experiment.draw, **experiment.more_figures}.items():
+            draw(results).savefig(path.with_name(f"{path.stem}{name}.png"), dpi=100)
     return path
 
 

@@ -33,6 +33,29 @@ def curves_by_step(curve: str, ylabel: str, baseline: str | None = None, log: bo
     return draw
 
 
+def training_and_validation(sets: Sequence[str]) -> Draw:
+    """Returns a function that draws losses by step, of training dashed, of validation not, a panel for each set."""
+
+    def draw(results: Sequence[Result]) -> Figure:
+        names = [name for name in sets if name in settings(results)] or settings(results)[:1]
+        figure, panels = _panels(names)
+        for panel, name in zip(panels, names, strict=True):
+            for i, model in enumerate(models(results)):
+                runs = [r for r in results if (r.model, r.setting) == (model, name)]
+                for curve, line in (("val_loss", "-"), ("train_loss", "--")):
+                    curves = [r.curves[curve] for r in runs]
+                    length = min((len(values) for _, values in curves), default=0)
+                    if length:
+                        mean = np.mean([values[:length] for _, values in curves], axis=0)
+                        label = model if line == "-" else "of training"
+                        panel.plot(curves[0][0][:length], mean, line, color=f"C{i}", label=label, lw=1)
+            panel.set(title=name, xlabel="step", ylabel="cross-entropy")
+        draw_legend(figure, panels)
+        return figure
+
+    return draw
+
+
 def draw_curves(panel: Axes, results: Sequence[Result], curve: str, baseline: str | None, log: bool = False) -> None:
     """Draws a curve of each model, the mean over its seeds, and the baseline, up to twice which the axis reaches."""
     for i, model in enumerate(models(results)):

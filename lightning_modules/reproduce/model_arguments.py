@@ -12,6 +12,14 @@ MODEL_ARGUMENTS: dict[str, dict[str, Any]] = {
     "full-capacity uRNN": {"cell": "full-capacity-urnn", "hidden_size": 116},
     "factorized RNN": {"cell": "factorized-rnn"},
 }
+# as the paper and its code have them: biases of zero, a forget gate's of one, IRNN from an orthogonal matrix, and leaky
+# ReLU, of which the paper gives no slope: TensorFlow's own is 0.2
+LEAKY = {"nonlinearity": "leaky_relu", "negative_slope": 0.2}
+AS_IN_THE_PAPER: dict[str, dict[str, Any]] = {
+    "LSTM, forget bias 1": MODEL_ARGUMENTS["LSTM"] | {"start": "paper"},
+    "IRNN, orthogonal": MODEL_ARGUMENTS["IRNN"] | LEAKY | {"start": "paper"},
+    **{f"{name}, leaky": MODEL_ARGUMENTS[name] | LEAKY for name in ("RNN", "oRNN", "Spectral-RNN")},
+}
 # each reflector drawn at random turns a layer away from the identity: with 16, 100 layers of ReLU let little through
 NETWORKS: dict[str, dict[str, Any]] = {
     "MLP": {"network": "mlp"},
@@ -26,4 +34,6 @@ def normalized(model: str) -> dict[str, Any]:
 
     So does the paper's released code; a step of Adam turns a short reflector further.
     """
-    return {"callbacks": [["SpectralClip", {"renormalize": True}]]} if model in ("oRNN", "Spectral-RNN") else {}
+    return (
+        {"callbacks": [["SpectralClip", {"renormalize": True}]]} if model.startswith(("oRNN", "Spectral-RNN")) else {}
+    )

@@ -30,7 +30,8 @@ class PlannedRun:
         monitor: what decides which epoch is tested.
         mode: "min" or "max", which of it is best.
         folder: the data's folder below the root of all data; None where data are generated.
-        watch: what is recorded in training besides losses and metrics: "gradients", "margin".
+        watch: what is recorded in training besides losses and metrics: "gradients", "margin"; "train", the scores
+            of the training set after training.
     """
 
     experiment: str

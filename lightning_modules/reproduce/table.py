@@ -41,11 +41,14 @@ def markdown(experiment: Experiment, results: Sequence[Result], missing: int) ->
         groups.setdefault((result.setting, result.model), []).append(result)
     names = [name.replace("_", " ") for name in (experiment.score, experiment.other_score) if name]
     header = [name.replace("score", " or ".join(names)) for name in COLUMNS]
+    header += [name.replace("_", " ") for name in experiment.beside]
     rows = [_words(experiment, group) for group in groups.values()]
     used = [i for i in range(len(header)) if any(row[i] != NOTHING for row in rows)]
     lines = [f"# {experiment.title}", ""]
     lines += [_row([row[i] for i in used]) for row in (header, ["---"] * len(header), *rows)]
     lines += ["", *experiment.notes]
+    if experiment.summary is not None and results:
+        lines += ["", *experiment.summary(results), ""]
     if missing:
         lines.append(f"{missing} runs of the grid are not in this table.")
     if results:
@@ -58,8 +61,6 @@ def _words(experiment: Experiment, group: Sequence[Result]) -> list[str]:
     first = group[0]
     key = (first.model, first.setting)
     score = experiment.score if experiment.score in first.scores else experiment.other_score
-    scores = [result.scores[score] * experiment.factor for result in group]
-    deviation = f" ± {np.std(scores, ddof=1):.{experiment.digits}f}" if len(scores) > 1 else ""
     trivial = first.scores.get(score.replace("test_", "baseline_"))
     parameters = experiment.paper_parameters.get(key)
     return [
@@ -67,13 +68,23 @@ def _words(experiment: Experiment, group: Sequence[Result]) -> list[str]:
         first.model,
         f"{first.parameters:,}",
         NOTHING if parameters is None else f"{parameters:,}",
-        f"{np.mean(scores):.{experiment.digits}f}{deviation}",
+        _mean(experiment, group, score),
         experiment.paper.get(key, NOTHING),
         NOTHING if trivial is None else f"{trivial * experiment.factor:.{experiment.digits}f}",
         ", ".join(f"{rate:g}" for rate in sorted({result.learning_rate for result in group})),
         str(len(group)),
         f"{np.mean([result.seconds for result in group]) / 60:.1f}",
+        *(_mean(experiment, group, name) for name in experiment.beside),
     ]
+
+
+def _mean(experiment: Experiment, group: Sequence[Result], score: str) -> str:
+    """The mean of a score over the seeds, and its standard deviation."""
+    scores = [result.scores[score] * experiment.factor for result in group if score in result.scores]
+    if not scores:
+        return NOTHING
+    deviation = f" ± {np.std(scores, ddof=1):.{experiment.digits}f}" if len(scores) > 1 else ""
+    return f"{np.mean(scores):.{experiment.digits}f}{deviation}"
 
 
 def _row(words: Sequence[str]) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning import Callback, LightningModule, Trainer, seed_everything
+from lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
 
 from lightning_modules.reproduce.last_epoch import LastEpoch, to_go_on_from
 from lightning_modules.reproduce.planned_run import PlannedRun
@@ -98,11 +99,14 @@ def train(run: PlannedRun, root: Path, folder: Path) -> Result:
     if "margin" in run.watch:
         curves["margin"] = (list(margin.history.steps), _margins(margin))
     trainer.test(model, data, ckpt_path=best.best_model_path or None, verbose=False)
+    scores = {name: value.item() for name, value in trainer.callback_metrics.items()}
+    if "train" in run.watch:
+        scores |= _training_scores(trainer, model, data)
     return Result(
         model=run.model,
         setting=run.setting,
         seed=run.seed,
-        scores={name: value.item() for name, value in trainer.callback_metrics.items()},
+        scores=scores,
         learning_rate=model.hparams["learning_rate"],
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         best=extreme(curves[run.monitor][1], max if run.mode == "max" else min),
@@ -114,6 +118,15 @@ def train(run: PlannedRun, root: Path, folder: Path) -> Result:
         versions=versions(),
         device=torch.cuda.get_device_name() if trainer.num_devices and model.device.type == "cuda" else "cpu",
     )
+
+
+def _training_scores(trainer: Trainer, model: LightningModule, data: LightningDataModule) -> dict[str, float]:
+    """Tests on the whole training set, in order and without dropout: ``train_…``."""
+    loader = data.train_dataloader()
+    in_order = DataLoader(loader.dataset, batch_size=loader.batch_size, collate_fn=loader.collate_fn)
+    trainer.test(model, in_order, verbose=False)
+    found = trainer.callback_metrics.items()
+    return {name.replace("test_", "train_"): score.item() for name, score in found if name.startswith("test_")}
 
 
 def extreme(values: Sequence[float], of: Callable[[Iterable[float]], float]) -> float:

@@ -26,7 +26,9 @@ class Task(LightningModule, ABC):
     def __init__(self) -> None:
         super().__init__()
         self.save_hyperparameters()
-        metrics = MetricCollection({**self.metrics()})
+        # not in groups: torchmetrics takes metrics for one whose states are equal after the first batch, as P@1 and P@3
+        # are where no label was found
+        metrics = MetricCollection({**self.metrics()}, compute_groups=False)
         self.scores = list(metrics)
         self.val_loss, self.val_metrics = mean_metric(), metrics.clone(prefix="val_")
         self.test_loss, self.test_metrics = mean_metric(), metrics.clone(prefix="test_")

@@ -14,11 +14,13 @@ from lightning_modules.networks.recurrent_layer import (
     NEGATIVE_SLOPE,
     RADIUS,
     REFLECTORS,
+    START,
     Cell,
     Nonlinearity,
     output_features,
     recurrent_layer,
 )
+from lightning_modules.networks.recurrent_start import Start
 from lightning_modules.tasks.base import Task
 
 State = Tensor | tuple[Tensor, ...]
@@ -75,6 +77,7 @@ class LanguageModel(Task):
         decay: factor of the learning rate from epoch to epoch.
         plain_rate: whether it is the rate of a plain network, of which weights in SVD form get multiples; see
             :func:`spectral_param.parameter_groups`.
+        start: "torch" or "paper", what plain recurrent layers start from.
 
     Raises:
         ValueError: if ``tied`` and the sizes differ.
@@ -102,6 +105,7 @@ class LanguageModel(Task):
         learning_rate: float = 1e-3,
         decay: float = 0.8,
         plain_rate: bool = False,
+        start: Start = START,
     ) -> None:
         features = output_features(cell, hidden_size)
         if tied and embedding_size not in (None, features):
@@ -120,6 +124,7 @@ class LanguageModel(Task):
             nonlinearity=nonlinearity,
             negative_slope=negative_slope,
             learn_initial_state=learn_initial_state,
+            start=start,
         )
         self.head = nn.Linear(features, vocabulary_size)
         self.dropout = nn.Dropout(dropout)

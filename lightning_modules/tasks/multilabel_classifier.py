@@ -1,5 +1,6 @@
 """Classification of samples with any number of labels."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
@@ -8,13 +9,49 @@ from torchmetrics.classification import MultilabelF1Score, MultilabelRankingAver
 from datamodules.batched import Batch
 from lightning_modules.tasks.vector_task import VectorTask
 
+RANKS = (1, 3, 5)
+
+
+class PrecisionAt(Metric):
+    """P@k: the share of a sample's k most probable labels that it has, in the mean over the samples.
+
+    Args:
+        k: how many labels are named.
+
+    Example:
+        >>> precision = PrecisionAt(2)
+        >>> precision.update(torch.tensor([[0.9, 0.5, 0.1]]), torch.tensor([[1, 0, 1]]))
+        >>> precision.compute()
+        tensor(0.5000)
+    """
+
+    right: Tensor
+    samples: Tensor
+
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        self.k = k
+        self.add_state("right", torch.zeros(()), dist_reduce_fx="sum")
+        self.add_state("samples", torch.zeros(()), dist_reduce_fx="sum")
+
+    def update(self, probabilities: Tensor, labels: Tensor) -> None:
+        """Adds samples: probabilities and labels, 0 or 1, both ``(batch, labels)``."""
+        named = probabilities.topk(min(self.k, probabilities.shape[1])).indices
+        self.right += labels.gather(1, named).sum()
+        self.samples += len(labels)
+
+    def compute(self) -> Tensor:
+        """Returns the precision of all samples so far."""
+        return self.right / (self.k * self.samples)
+
 
 class MultiLabelClassifier(VectorTask):
     """Finds the labels of a sample (Appendix C.1.1 of the paper).
 
     The targets have the shape ``(batch, output_size)``, float32, 1 at each label of the sample; the loss is the binary
-    cross-entropy of a label in nats. The metrics are F₁ over all labels of all samples (``f1``), and the average
-    precision of the ranking of the labels (``ranking_precision``). Predictions are probabilities.
+    cross-entropy of a label in nats. The metrics are F₁ over all labels of all samples (``f1``), the average precision
+    of the ranking of the labels (``ranking_precision``), and P@1, P@3 and P@5 (``precision_at_1``, …), by which these
+    sets are judged elsewhere. Predictions are probabilities.
 
     Example:
         >>> model = MultiLabelClassifier(120, 101, network="mlp", depth=2)
@@ -23,11 +60,12 @@ class MultiLabelClassifier(VectorTask):
     """
 
     def metrics(self) -> dict[str, Metric]:
-        """Returns F₁ and the average precision of the ranking."""
+        """Returns F₁, the average precision of the ranking, and P@k."""
         labels = self.hparams["output_size"]
         return {
             "f1": MultilabelF1Score(labels, average="micro"),
             "ranking_precision": MultilabelRankingAveragePrecision(labels),
+            **{f"precision_at_{k}": PrecisionAt(k) for k in RANKS},
         }
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:

@@ -7,11 +7,13 @@ from lightning_modules.networks.recurrent_layer import (
     NEGATIVE_SLOPE,
     RADIUS,
     REFLECTORS,
+    START,
     Cell,
     Nonlinearity,
     output_features,
     recurrent_layer,
 )
+from lightning_modules.networks.recurrent_start import Start
 from lightning_modules.tasks.base import Task
 
 
@@ -39,6 +41,7 @@ class SequenceTask(Task):
         decay: factor of the learning rate from epoch to epoch.
         plain_rate: whether it is the rate of a plain network, of which weights in SVD form get multiples; see
             :func:`spectral_param.parameter_groups`.
+        start: "torch" or "paper", what plain recurrent layers start from.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class SequenceTask(Task):
         learning_rate: float = 1e-3,
         decay: float = 1.0,
         plain_rate: bool = False,
+        start: Start = START,
     ) -> None:
         super().__init__()
         self.recurrent = recurrent_layer(
@@ -70,6 +74,7 @@ class SequenceTask(Task):
             nonlinearity=nonlinearity,
             negative_slope=negative_slope,
             learn_initial_state=learn_initial_state,
+            start=start,
         )
         self.head = nn.Linear(output_features(cell, hidden_size), output_size)
         self.example_input_array = torch.zeros(2, 5, input_size)

@@ -8,11 +8,13 @@ from lightning_modules.networks.deep_network import (
     NEGATIVE_SLOPE,
     RADIUS,
     REFLECTORS,
+    START,
     WIDTH,
     Activation,
     Network,
     deep_network,
 )
+from lightning_modules.networks.deep_start import Start
 from lightning_modules.tasks.base import Task
 from spectral_param import together
 
@@ -27,8 +29,9 @@ class VectorTask(Task):
     Args:
         input_size: numbers of an input.
         output_size: classes, or labels.
-        network: "mlp", "resnet", "spectral-mlp" or "spectral-resnet"; see
-            :func:`lightning_modules.networks.deep_network.deep_network`, as for the arguments up to ``dropout``.
+        network: "mlp", "resnet", "spectral-mlp", "spectral-resnet" or "normed-mlp"; see
+            :func:`lightning_modules.networks.deep_network.deep_network`, as for the arguments up to ``dropout``, and
+            ``start``.
         depth: layers between the input and the output layer, even for "…resnet".
         width: their size.
         reflectors: reflectors of U and of V, at most ``width``.
@@ -41,6 +44,7 @@ class VectorTask(Task):
         decay: factor of the learning rate from epoch to epoch.
         plain_rate: whether it is the rate of a plain network, of which weights in SVD form get multiples; see
             :func:`spectral_param.parameter_groups`.
+        start: what plain layers start from.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class VectorTask(Task):
         learning_rate: float = 1e-3,
         decay: float = 1.0,
         plain_rate: bool = False,
+        start: Start = START,
     ) -> None:
         super().__init__()
         self.network = deep_network(
@@ -73,6 +78,7 @@ class VectorTask(Task):
             nonlinearity=nonlinearity,
             negative_slope=negative_slope,
             dropout=dropout,
+            start=start,
         )
         self.example_input_array = torch.zeros(2, input_size)
 

@@ -1,4 +1,4 @@
-"""The experiments of the paper and three beside them, by the word that names them on the command line."""
+"""The experiments of the paper and some beside them, by the word that names them on the command line."""
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments.adding import ADDING
@@ -6,10 +6,12 @@ from lightning_modules.reproduce.experiments.copy_memory import COPY
 from lightning_modules.reproduce.experiments.mlp_depth import MLP_DEPTH
 from lightning_modules.reproduce.experiments.multi_label import MULTI_LABEL
 from lightning_modules.reproduce.experiments.pixel_mnist import PIXEL_MNIST
-from lightning_modules.reproduce.experiments.ptb import PTB
+from lightning_modules.reproduce.experiments.ptb import PTB, PTB_M32
 from lightning_modules.reproduce.experiments.spectral_margin import SPECTRAL_MARGIN
 from lightning_modules.reproduce.experiments.studies import LENGTHS, RADIUS, REFLECTOR_COUNT
+from lightning_modules.reproduce.experiments.trainable import TRAINABLE
 from lightning_modules.reproduce.experiments.ucr import UCR
+from lightning_modules.reproduce.experiments.ucr_steps import UCR_STEPS
 
 EXPERIMENTS: dict[str, Experiment] = {
     "adding": ADDING,
@@ -18,9 +20,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "spectral-margin": SPECTRAL_MARGIN,
     "mlp-depth": MLP_DEPTH,
     "ptb": PTB,
+    "ptb-m32": PTB_M32,
     "ucr": UCR,
+    "ucr-steps": UCR_STEPS,
     "multi-label": MULTI_LABEL,
     "radius": RADIUS,
     "reflectors": REFLECTOR_COUNT,
     "lengths": LENGTHS,
+    "trainable": TRAINABLE,
 }

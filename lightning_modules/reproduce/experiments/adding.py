@@ -2,7 +2,7 @@
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.figures import curves_and_gradients
-from lightning_modules.reproduce.model_arguments import MODEL_ARGUMENTS, normalized
+from lightning_modules.reproduce.model_arguments import AS_IN_THE_PAPER, MODEL_ARGUMENTS, normalized
 from lightning_modules.reproduce.planned_run import PlannedRun
 
 MODELS = ("RNN", "IRNN", "LSTM", "oRNN", "Spectral-RNN")
@@ -18,8 +18,7 @@ def runs(quick: bool, seed: int) -> list[PlannedRun]:
             seed=seed,
             task=(
                 "SequenceRegressor",
-                {"input_size": 2, "output_size": 1, "hidden_size": 64 if quick else 128, "radius": 0.01}
-                | MODEL_ARGUMENTS[model],
+                {"input_size": 2, "output_size": 1, "hidden_size": 64 if quick else 128, "radius": 0.01} | arguments,
             ),
             data=("AddingProblem", {"length": length, "seed": seed}),
             trainer={"max_epochs": 8 if quick else 24} | normalized(model),
@@ -27,7 +26,7 @@ def runs(quick: bool, seed: int) -> list[PlannedRun]:
             watch=("gradients",),
         )
         for length in ((30, 100) if quick else (30, 100, 300))
-        for model in MODELS
+        for model, arguments in ({name: MODEL_ARGUMENTS[name] for name in MODELS} | AS_IN_THE_PAPER).items()
     ]
 
 

@@ -2,14 +2,15 @@
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.figures import curves_by_step
-from lightning_modules.reproduce.model_arguments import MODEL_ARGUMENTS
+from lightning_modules.reproduce.model_arguments import AS_IN_THE_PAPER, MODEL_ARGUMENTS
 from lightning_modules.reproduce.planned_run import PlannedRun
 
 MODELS = ("RNN", "IRNN", "LSTM", "oRNN", "Spectral-RNN")
+LSTM = {name: arguments for name, arguments in AS_IN_THE_PAPER.items() if "LSTM" in name}
 
 
 def runs(quick: bool, seed: int) -> list[PlannedRun]:
-    """Lags of 100 and 300 with 128 units; quick: 20 with 64."""
+    """Lags of 100, 300 and 500 with 128 units; quick: 20 with 64."""
     return [
         PlannedRun(
             experiment="copy",
@@ -18,15 +19,14 @@ def runs(quick: bool, seed: int) -> list[PlannedRun]:
             seed=seed,
             task=(
                 "SequenceCopier",
-                {"input_size": 10, "output_size": 9, "hidden_size": 64 if quick else 128, "radius": 0.01}
-                | MODEL_ARGUMENTS[model],
+                {"input_size": 10, "output_size": 9, "hidden_size": 64 if quick else 128, "radius": 0.01} | arguments,
             ),
             data=("CopyMemory", {"lag": lag, "seed": seed}),
             trainer={"max_epochs": 8 if quick else 12},
             monitor="val_loss",
         )
-        for lag in ((20,) if quick else (100, 300))
-        for model in MODELS
+        for lag in ((20,) if quick else (100, 300, 500))
+        for model, arguments in ({name: MODEL_ARGUMENTS[name] for name in MODELS} | LSTM).items()
     ]
 
 

@@ -28,7 +28,7 @@ def runs(quick: bool, seed: int) -> list[PlannedRun]:
             ),
             data=("MultiLabel", {"name": name, "seed": seed}),
             trainer={"max_epochs": 5 if quick else 20},
-            monitor="val_ranking_precision",
+            monitor="val_precision_at_1",
             mode="max",
             folder="multilabel",
         )
@@ -41,8 +41,10 @@ def runs(quick: bool, seed: int) -> list[PlannedRun]:
 MULTI_LABEL = Experiment(
     title="Multi-label sets (Figure 7)",
     runs=runs,
-    score="test_ranking_precision",
-    draw=curves_by_step("val_ranking_precision", "precision of the ranking"),
+    score="test_precision_at_1",
+    draw=curves_by_step("val_precision_at_1", "P@1"),
+    beside=("test_precision_at_3", "test_precision_at_5", "test_ranking_precision"),
     learning_rates=(0.003, 0.001),
-    notes=("The paper draws curves.",),
+    seeds=3,
+    notes=("The paper draws curves, and does not name their measure. P@k is what these sets are judged by elsewhere.",),
 )

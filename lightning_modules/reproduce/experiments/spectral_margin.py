@@ -11,15 +11,16 @@ from lightning_modules.reproduce.planned_run import PlannedRun
 from lightning_modules.reproduce.results import Result
 from spectral_param.report.figures import margin_gradient_loss_figure
 
-MODELS = ("RNN", "LSTM", "oRNN", "Spectral-RNN")
+MODELS = ("RNN", "IRNN", "LSTM", "oRNN", "Spectral-RNN")
+EPOCHS = 5
 RADIUS = 0.1
 
 
 def runs(quick: bool, seed: int) -> list[PlannedRun]:
-    """Two epochs of 784 steps; quick: two of 28."""
+    """Five epochs of 784 steps; quick: two of 28."""
     chosen = pixel_mnist.runs(quick, seed, "spectral-margin", MODELS)
     return [
-        replace(run, trainer={**run.trainer, "max_epochs": 2}, watch=("gradients", "margin"))
+        replace(run, trainer={**run.trainer, "max_epochs": 2 if quick else EPOCHS}, watch=("gradients", "margin"))
         for run in chosen
         if run.setting in ("784 steps", "28 steps")
     ]

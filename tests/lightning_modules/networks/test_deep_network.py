@@ -72,3 +72,47 @@ def test_bad_arguments():
         deep_network("resnet", 5, 3, depth=3)
     with pytest.raises(ValueError, match="depth: expected at least 1 for 'mlp', got 0"):
         deep_network("mlp", 5, 3, depth=0)
+
+
+def weights(model) -> list[torch.Tensor]:
+    return [layer.weight.detach() for layer in model.modules() if isinstance(layer, nn.Linear)][1:-1]
+
+
+def test_plain_layers_start_as_asked_for():
+    torch.manual_seed(0)
+    he, orthogonal, zero = (
+        weights(deep_network(network, 5, 3, depth=4, width=64, start=start))
+        for network, start in (("mlp", "he"), ("mlp", "orthogonal"), ("resnet", "zero"))
+    )
+    assert torch.stack(he).std().item() == pytest.approx((2 / 64) ** 0.5, rel=0.03)
+    for weight in orthogonal:
+        torch.testing.assert_close(weight @ weight.T, torch.eye(64), rtol=0, atol=1e-5)
+    assert [bool(weight.any()) for weight in zero] == [True, False, True, False]
+
+
+def test_the_spectral_start_is_that_of_the_svd_form():
+    torch.manual_seed(0)
+    plain = deep_network("mlp", 5, 3, depth=4, width=16, reflectors=2, start="spectral")
+    torch.manual_seed(0)
+    spectral = deep_network("spectral-mlp", 5, 3, depth=4, width=16, reflectors=2)
+    assert not list(svd_parametrizations(plain))
+    x = torch.randn(7, 5)
+    torch.testing.assert_close(plain(x), spectral(x))
+
+
+def test_layers_under_spectral_norm_have_a_largest_singular_value_of_one():
+    torch.manual_seed(0)
+    model = deep_network("normed-mlp", 5, 3, depth=3, width=16)
+    for _ in range(50):  # power iterations, one a forward
+        model(torch.randn(7, 5))
+    for weight in weights(model):
+        assert torch.linalg.matrix_norm(weight, 2).item() == pytest.approx(1.0, abs=0.02)
+
+
+def test_a_start_that_a_network_has_not_is_refused():
+    with pytest.raises(ValueError, match="start: expected glorot for 'spectral-mlp', got 'he'"):
+        deep_network("spectral-mlp", 5, 3, start="he")
+    with pytest.raises(
+        ValueError, match="start: expected glorot or he or orthogonal or spectral for 'mlp', got 'zero'"
+    ):
+        deep_network("mlp", 5, 3, start="zero")

@@ -192,3 +192,31 @@ def test_the_orthogonal_matrix_of_ornn_is_a_product_of_reflectors_of_u():
     assert p.v is None
     exact = reflector_product(p.u.detach())
     torch.testing.assert_close(p.parametrization_list().detach().double(), exact, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "spectral-lstm"])
+def test_forget_gates_of_the_papers_start_are_open_and_no_other_bias_is_there(cell):
+    lstm = recurrent_layer(cell, 3, 8, num_layers=2, reflectors=4, start="paper")
+    for layer in lstm.layers:
+        bias = layer.weight_ih_l0[:, -1].detach()
+        assert bias.tolist() == [0.0] * 8 + [1.0] * 8 + [0.0] * 16
+
+
+@pytest.mark.parametrize("nonlinearity", ["relu", "leaky_relu"])
+def test_irnn_of_the_papers_start_is_orthogonal_without_a_bias(nonlinearity):
+    torch.manual_seed(0)
+    irnn = recurrent_layer("irnn", 3, 8, num_layers=2, nonlinearity=nonlinearity, start="paper")
+    assert not irnn(torch.zeros(1, 5, 3))[0].any()
+    weights = [p.detach() for name, p in irnn.named_parameters() if "weight_hh" in name]
+    assert len(weights) == 2
+    for weight in weights:
+        torch.testing.assert_close(weight @ weight.T, torch.eye(8))
+        assert not torch.allclose(weight, torch.eye(8))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_cell_has_the_papers_start(cell):
+    torch.manual_seed(0)
+    recurrent_layer(cell, 3, 8, reflectors=4, start="paper")
+    with pytest.raises(ValueError, match="start: expected torch or paper, got 'zero'"):
+        recurrent_layer(cell, 3, 8, reflectors=4, start="zero")

@@ -16,7 +16,7 @@ SMALLER = {
     "SequenceClassifier": {"hidden_size": 16},
     "ImageClassifier": {"depth": 2},
     "MultiLabelClassifier": {"depth": 2, "input_size": 6, "output_size": 3},
-    "LanguageModel": {"hidden_size": 16, "vocabulary_size": 10},
+    "LanguageModel": {"hidden_size": 32, "vocabulary_size": 10},
 }
 FEWER = {
     "AddingProblem": {"length": 10},

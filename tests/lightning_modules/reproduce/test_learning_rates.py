@@ -54,3 +54,22 @@ def test_a_mode_of_min_takes_the_least():
 def test_nothing_is_decided_before_all_trials_have_ended():
     first, second = at_rate(RUN, 0.1), at_rate(RUN, 0.01)
     assert at_best_rates(GRID, [(first, result(first, 0.9, 0.1)), (second, None)], None) == []
+
+
+def test_what_else_is_chosen_is_tried_at_every_rate_and_taken_over():
+    choices = {"RNN": [{"reflectors": 4}, {"reflectors": 8}]}
+    tried = trials(GRID, (0.1, 0.01), None, choices, {"max_epochs": 1})
+    arguments = [(run.task[1]["reflectors"], run.task[1]["learning_rate"]) for run in tried]
+    assert arguments == [(4, 0.1), (4, 0.01), (8, 0.1), (8, 0.01)] * 2
+    assert {run.trainer["max_epochs"] for run in tried} == {1}
+    best = {(8, 0.1): 0.9}
+    ended = [(run, result(run, best.get(pair, 0.5), 1.0)) for run, pair in zip(tried, arguments, strict=True)]
+    found = at_best_rates(GRID, ended, None, choices)
+    assert [run.task[1] for run in found] == [{"reflectors": 8, "learning_rate": 0.1}] * 4
+    assert [run.trainer for run in found] == [{}] * 4  # as many epochs as the run has itself
+
+
+def test_models_without_choices_have_none():
+    assert [run.task[1] for run in trials(GRID[:1], (0.1,), None, {"LSTM": [{"reflectors": 4}]})] == [
+        {"learning_rate": 0.1}
+    ]

@@ -111,7 +111,7 @@ def test_a_result_is_whole_or_not_there(tmp_path, monkeypatch, owner, step):
     assert read_results(tmp_path, "adding").keys() == {run.name for run in runs(2)}
 
 
-# how many runs this repository keeps
+# how many runs this repository keeps at least
 KEPT = {
     "adding": 60,
     "copy": 35,
@@ -123,6 +123,7 @@ KEPT = {
     "radius": 24,
     "reflectors": 25,
     "spectral-margin": 4,
+    "trainable": 25,
     "ucr": 588,
 }
 
@@ -130,8 +131,9 @@ KEPT = {
 @pytest.mark.skipif(not RESULTS.is_dir(), reason="no results beside the package")
 @pytest.mark.parametrize("what", EXPERIMENTS)
 def test_no_result_is_lost(what):
-    lines = results_path(RESULTS, what).read_text().splitlines()
-    assert len(lines) >= KEPT[what]
+    path = results_path(RESULTS, what)
+    lines = path.read_text().splitlines() if path.exists() else []
+    assert len(lines) >= KEPT.get(what, 0)
     assert len(read_results(RESULTS, what)) == len(lines)  # each of another run, and none damaged
     for line in lines:
         content = json.loads(line)

@@ -118,3 +118,14 @@ def test_a_gradient_that_is_no_number_is_not_zero(tmp_path):
     first, *others = train(run, tmp_path, tmp_path).gradients
     assert all(math.isfinite(norm) for norm in first)
     assert any(not math.isfinite(norm) for row in others for norm in row)
+
+
+def test_the_whole_training_set_is_scored_where_it_is_asked_for(tmp_path):
+    result = train(replace(RUN, trainer={**RUN.trainer, "max_epochs": 1}, watch=("train",)), tmp_path, tmp_path)
+    assert {"test_mse", "train_mse"} <= result.scores.keys()
+    seed_everything(RUN.seed, verbose=False)
+    model, data = RUN.make_model(), RUN.make_data(tmp_path)
+    trainer = Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_progress_bar=False, log_every_n_steps=1)
+    trainer.fit(model, data)
+    inputs, targets = next(iter(data.train_dataloader()))
+    assert result.scores["train_mse"] == pytest.approx((model(inputs) - targets).square().mean().item(), rel=1e-4)

@@ -51,6 +51,10 @@ def test_evaluation_and_predictions_agree(task, tmp_path):
     assert logged["test_f1"] == pytest.approx(f1.item())
     assert logged["test_loss"] == pytest.approx(F.binary_cross_entropy(answers, targets).item(), rel=1e-5)
     assert 0 <= logged["test_ranking_precision"] <= 1
+    order = answers.argsort(1, descending=True)
+    for k in (1, 3, 5):
+        named = targets.gather(1, order[:, :k])  # three labels are all there are
+        assert logged[f"test_precision_at_{k}"] == pytest.approx((named.sum(1) / k).mean().item())
 
 
 def test_the_rate_of_a_plain_network_is_that_of_groups(tmp_path):
