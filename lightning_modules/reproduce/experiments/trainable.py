@@ -7,26 +7,27 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lightning_modules.reproduce.experiment import Experiment
-from lightning_modules.reproduce.experiments.mlp_depth import CONTROLS
+from lightning_modules.reproduce.experiments.mlp_depth import CONTROLS, SVD_START
 from lightning_modules.reproduce.figures import models
 from lightning_modules.reproduce.model_arguments import NETWORKS
 from lightning_modules.reproduce.planned_run import PlannedRun
 from lightning_modules.reproduce.results import Result
 
 DEPTHS = (30, 100, 300)
-RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01)
+RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03)
 STEPS = 300
 MODELS: dict[str, dict[str, Any]] = {
     "plain, He": CONTROLS["MLP, He"],
     "plain, orthogonal": CONTROLS["MLP, orthogonal"],
     "plain, SVD form's start": CONTROLS["MLP, start of Spectral-MLP"],
     "spectral norm": {"network": "normed-mlp"},
+    "spectral norm, SVD form's start": {"network": "normed-mlp"} | SVD_START,
     **{f"SVD form, r = {radius:g}": NETWORKS["Spectral-MLP"] | {"radius": radius} for radius in (0.01, 0.1, 0.5)},
 }
 
 
 def runs(quick: bool, seed: int) -> list[PlannedRun]:
-    """MLPs of 30, 100 and 300 layers at five learning rates, 300 steps; quick: 10 layers, three rates, 30 steps."""
+    """MLPs of 30, 100 and 300 layers at six learning rates, 300 steps; quick: 10 layers, three rates, 30 steps."""
     return [
         PlannedRun(
             experiment="trainable",
