@@ -3,7 +3,7 @@
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments.adding import ADDING
 from lightning_modules.reproduce.experiments.copy_memory import COPY
-from lightning_modules.reproduce.experiments.mlp_depth import MLP_DEPTH
+from lightning_modules.reproduce.experiments.mlp_depth import DEPTH_CONTROLS, MLP_DEPTH
 from lightning_modules.reproduce.experiments.multi_label import MULTI_LABEL
 from lightning_modules.reproduce.experiments.pixel_mnist import PIXEL_MNIST
 from lightning_modules.reproduce.experiments.ptb import PTB, PTB_M32
@@ -19,6 +19,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "pixel-mnist": PIXEL_MNIST,
     "spectral-margin": SPECTRAL_MARGIN,
     "mlp-depth": MLP_DEPTH,
+    "depth-controls": DEPTH_CONTROLS,
     "ptb": PTB,
     "ptb-m32": PTB_M32,
     "ucr": UCR,
