@@ -8,7 +8,6 @@ from lightning_modules.reproduce.figures import scores_by_setting
 from lightning_modules.reproduce.model_arguments import NETWORKS
 from lightning_modules.reproduce.planned_run import PlannedRun
 
-
 SVD_START = {"start": "spectral", "reflectors": NETWORKS["Spectral-MLP"]["reflectors"]}
 # the same plain networks from other starts than Glorot's
 CONTROLS: dict[str, dict[str, Any]] = {
@@ -64,7 +63,7 @@ DEPTH_CONTROLS = Experiment(
     learning_rates=(0.001, 0.0003, 0.0001),
     seeds=3,
     notes=(
-        "Accuracies in percent by depth. MLP and ResNet start from Glorot's weights where nothing is said; those in SVD "
-        "form near the identity, the blocks of Spectral-ResNet with all σ at zero.",
+        "Accuracies in percent by depth. MLP and ResNet start from Glorot's weights where nothing is said; those in "
+        "SVD form near the identity, the blocks of Spectral-ResNet with all σ at zero.",
     ),
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.figures import curves_by_step
-from lightning_modules.reproduce.model_arguments import LEAKY, MODEL_ARGUMENTS, normalized
+from lightning_modules.reproduce.model_arguments import AS_IN_THE_PAPER, LEAKY, MODEL_ARGUMENTS, normalized
 from lightning_modules.reproduce.planned_run import PlannedRun
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -18,8 +18,8 @@ QUICK: dict[str, dict[str, Any]] = {"28 steps": {"seq_len": 28}}
 MODELS: dict[str, dict[str, Any]] = {
     **{name: LEAKY | MODEL_ARGUMENTS[name] for name in ("RNN", "oRNN", "Spectral-RNN", "factorized RNN")},
     "oRNN (256, 32)": LEAKY | MODEL_ARGUMENTS["oRNN"] | {"hidden_size": 256, "reflectors": 32},
-    "IRNN": LEAKY | MODEL_ARGUMENTS["IRNN"] | {"start": "paper"},
-    "LSTM": MODEL_ARGUMENTS["LSTM"] | {"start": "paper"},
+    **{name: AS_IN_THE_PAPER[name] for name in ("IRNN, orthogonal", "LSTM, forget bias 1")},
+    "LSTM": MODEL_ARGUMENTS["LSTM"],
     **{name: MODEL_ARGUMENTS[name] for name in ("uRNN", "full-capacity uRNN")},
 }
 
@@ -70,6 +70,7 @@ PIXEL_MNIST = Experiment(
             "oRNN (256, 32)": "97.2",
             "RNN": "94.1",
             "LSTM": "97.3",
+            "LSTM, forget bias 1": "97.3",
             "uRNN": "95.1, 97.5",
             "full-capacity uRNN": "92.8",
             "factorized RNN": "94.6",

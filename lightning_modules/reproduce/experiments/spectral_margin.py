@@ -11,16 +11,15 @@ from lightning_modules.reproduce.planned_run import PlannedRun
 from lightning_modules.reproduce.results import Result
 from spectral_param.report.figures import margin_gradient_loss_figure
 
-MODELS = ("RNN", "IRNN", "LSTM", "oRNN", "Spectral-RNN")
-EPOCHS = 5
+MODELS = ("RNN", "LSTM", "oRNN", "Spectral-RNN", "IRNN, orthogonal", "LSTM, forget bias 1")
 RADIUS = 0.1
 
 
-def runs(quick: bool, seed: int) -> list[PlannedRun]:
-    """Five epochs of 784 steps; quick: two of 28."""
-    chosen = pixel_mnist.runs(quick, seed, "spectral-margin", MODELS)
+def runs(quick: bool, seed: int, experiment: str = "spectral-margin", epochs: int = 2) -> list[PlannedRun]:
+    """Some epochs of 784 steps; quick: of 28."""
+    chosen = pixel_mnist.runs(quick, seed, experiment, MODELS)
     return [
-        replace(run, trainer={**run.trainer, "max_epochs": 2 if quick else EPOCHS}, watch=("gradients", "margin"))
+        replace(run, trainer={**run.trainer, "max_epochs": epochs}, watch=("gradients", "margin"))
         for run in chosen
         if run.setting in ("784 steps", "28 steps")
     ]
@@ -48,4 +47,9 @@ SPECTRAL_MARGIN = Experiment(
     digits=1,
     factor=100,
     notes=("Accuracies in percent, after the few epochs that are drawn. The paper gives curves alone.",),
+)
+SPECTRAL_MARGIN_LONG = replace(
+    SPECTRAL_MARGIN,
+    title="Spectral margin and gradient on pixel MNIST, five epochs (Figure 4)",
+    runs=lambda quick, seed: runs(quick, seed, "spectral-margin-long", 5),
 )
