@@ -48,7 +48,7 @@ def markdown(experiment: Experiment, results: Sequence[Result], missing: int) ->
     lines += [_row([row[i] for i in used]) for row in (header, ["---"] * len(header), *rows)]
     lines += ["", *experiment.notes]
     if experiment.summary is not None and results:
-        lines += ["", *experiment.summary(results), ""]
+        lines += ["", *experiment.summary(results)]
     if missing:
         lines.append(f"{missing} runs of the grid are not in this table.")
     if results:
