@@ -16,6 +16,7 @@ from lightning_modules.reproduce.results import Result
 DEPTHS = (30, 100, 300)
 RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03)
 STEPS = 300
+COLUMNS = 4  # of panels
 MODELS: dict[str, dict[str, Any]] = {
     "plain, He": CONTROLS["MLP, He"],
     "plain, orthogonal": CONTROLS["MLP, orthogonal"],
@@ -55,9 +56,13 @@ def draw(results: Sequence[Result]) -> Figure:
     names = models(results)
     depths = sorted({_depth(result) for result in results})
     rates = sorted({result.learning_rate for result in results})
-    figure = Figure(figsize=(1.2 + 2.1 * len(names), 1.2 + 0.55 * len(depths)), layout="constrained")
-    panels = list(figure.subplots(1, len(names), squeeze=False, sharey=True).flat)
-    for panel, name in zip(panels, names, strict=True):
+    rows = -(-len(names) // COLUMNS)
+    size = (2.6 * min(len(names), COLUMNS) + 1, rows * (0.9 + 0.4 * len(depths)) + 0.4)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = list(figure.subplots(rows, min(len(names), COLUMNS), squeeze=False, sharex=True, sharey=True).flat)
+    for panel in panels[len(names) :]:
+        panel.set_visible(False)
+    for panel, name in zip(panels, names, strict=False):
         map_ = np.full((len(depths), len(rates)), np.nan)
         for i, depth in enumerate(depths):
             for j, rate in enumerate(rates):
