@@ -13,7 +13,7 @@ PERMUTATION_SEED = 0
 
 
 class PixelMNIST(MNIST):
-    """MNIST as sequences (Section 7.1 of the paper): a digit is read in ``seq_len`` equal steps.
+    """MNIST as sequences (Section 7.2 of the paper): a digit is read in ``seq_len`` equal steps.
 
     An input has the shape ``(batch, seq_len, 784 / seq_len)``, float32 in [0, 1]: 784 steps of one
     pixel, 392 of two, or 28 rows of 28. The target of shape ``(batch,)``, int64, is the digit. With
