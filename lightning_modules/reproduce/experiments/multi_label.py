@@ -1,15 +1,24 @@
 """Figure 7: multi-label sets."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from lightning_modules.reproduce.experiment import Experiment
+from lightning_modules.reproduce.experiments.mlp_depth import CONTROLS
 from lightning_modules.reproduce.figures import curves_by_step
 from lightning_modules.reproduce.model_arguments import NETWORKS
 from lightning_modules.reproduce.planned_run import PlannedRun
 
 SETS = {"Bibtex": ("bibtex", 1836, 159), "Mediamill": ("mediamill", 120, 101)}
+STARTS = {name: CONTROLS[name] for name in ("MLP, start of Spectral-MLP", "ResNet, blocks from zero")}
 
 
 def runs(
-    quick: bool, seed: int, experiment: str = "multi-label", monitor: str = "val_ranking_precision"
+    quick: bool,
+    seed: int,
+    experiment: str = "multi-label",
+    monitor: str = "val_ranking_precision",
+    models: Mapping[str, dict[str, Any]] = NETWORKS,
 ) -> list[PlannedRun]:
     """Both sets, 10 and 50 layers, 20 epochs; quick: Bibtex, 10 layers, 5 epochs."""
     return [
@@ -36,7 +45,7 @@ def runs(
         )
         for setting, (name, inputs, labels) in list(SETS.items())[: 1 if quick else None]
         for depth in ((10,) if quick else (10, 50))
-        for model, network in NETWORKS.items()
+        for model, network in models.items()
     ]
 
 
@@ -50,7 +59,7 @@ MULTI_LABEL = Experiment(
 )
 MULTI_LABEL_AT_K = Experiment(
     title="Multi-label sets by the labels named first (Figure 7)",
-    runs=lambda quick, seed: runs(quick, seed, "multi-label-at-k", "val_precision_at_1"),
+    runs=lambda quick, seed: runs(quick, seed, "multi-label-at-k", "val_precision_at_1", NETWORKS | STARTS),
     score="test_precision_at_1",
     draw=curves_by_step("val_precision_at_1", "P@1"),
     beside=("test_precision_at_3", "test_precision_at_5", "test_ranking_precision"),
