@@ -123,7 +123,9 @@ KEPT = {
     "radius": 24,
     "reflectors": 25,
     "spectral-margin": 4,
-    "trainable": 25,
+    "trainable": 56,
+    "depth-controls": 9,
+    "multi-label-at-k": 19,
     "ucr": 588,
 }
 
