@@ -20,7 +20,10 @@ Note [Rates]
 
     A map σ = f(raw) has the slope f′. Where it holds σ in a range, σ moves by the share of half of that range that it
     would move of 1: a step as long as that of a free σ would end at an edge, where nothing is learned. So its step is
-    multiplied by r = min(1, half of the range), and the rate of raw by r / f′, under SGD r / f′².
+    multiplied by r = min(1.5, half of the range), and the rate of raw by r / f′, under SGD r / f′².
+
+    The multiples are those of the start; as σ grows the lengths of reflectors follow (Note [Lengths] in
+    ``spectrum/reflector_lengths``).
 
     A scale within the parametrization, W = U diag(c raw) Vᵀ, serves one kind alone: Adam would move σ by c η,
     SGD by c² η; and checkpoints would change their meaning.
@@ -43,6 +46,7 @@ _LEAST_SIGMA = 0.1  # a weight that starts at zero, as a residual branch may, ha
 _LEAST_SLOPE = 1e-3  # as of a σ at the edge of its range
 _LEAST_PARAMETER = 1e-3  # below it Adafactor's steps are those of a parameter of this size
 _SGD_SIGMA = 4.0  # measured, where Note [Rates] has 1: σ makes up for what turns do not reach
+_FARTHEST = 1.5  # measured, too: a free σ moves W farther than a plain step does, and programs gain by it
 
 
 class _Scale(NamedTuple):
@@ -88,7 +92,7 @@ class StepRates(NamedTuple):
             >>> from spectral_param.parametrization.step_rates import ADAM
             >>> [(_, held)] = svd_parametrizations(register_svd_parametrization(nn.Linear(64, 16), init="orthogonal"))
             >>> ADAM.of(held)[1]
-            8.0
+            12.0
         """
         if not all(map(has_numbers, parametrization.factors)):
             raise ValueError("model: expected weights with numbers to take rates from, got some on the meta device.")
@@ -131,7 +135,7 @@ def _scale(parametrization: SVDParametrization) -> _Scale:
         sigma=max(parametrization.size_of_sigma, _LEAST_SIGMA),
         raw=size,
         slope=slope,
-        reach=half.clamp(max=1.0).double().mean().item(),
+        reach=half.clamp(max=_FARTHEST).double().mean().item(),
     )
 
 
