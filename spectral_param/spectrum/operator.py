@@ -15,6 +15,7 @@ from spectral_param.functional.convolution.geometry import Geometry, Side, geome
 from spectral_param.functional.convolution.gram import bound_at
 from spectral_param.functional.convolution.padding import circle, wraps_around
 from spectral_param.functional.convolution.written_out import MOST, entries, written_out
+from spectral_param.parametrization.lookup import named_modules
 from spectral_param.torch_state.precision import full_precision, wide
 
 Image = tuple[int, ...]
@@ -133,6 +134,12 @@ def check_images(operator: Images | None) -> None:
     Raises:
         TypeError: if it is neither a tuple of sizes nor a mapping of patterns to such.
         ValueError: if a size is not positive.
+
+    Example:
+        >>> from spectral_param.spectrum.operator import check_images
+        >>> check_images({"*": (32, 0)})
+        Traceback (most recent call last):
+        ValueError: operator: expected positive sizes of an image, got (32, 0).
     """
     if operator is None:
         return
@@ -143,6 +150,26 @@ def check_images(operator: Images | None) -> None:
     for image in images:
         if min(image, default=0) < 1:
             raise ValueError(f"operator: expected positive sizes of an image, got {image}.")
+
+
+def check_convolutions(operator: Images | None, model: nn.Module) -> None:
+    """Raises ``ValueError`` where there is no convolution in a model for an image to be of.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.spectrum.operator import check_convolutions
+        >>> check_convolutions({"stem.*": (32, 32)}, nn.Sequential(nn.Conv2d(3, 3, 3)))
+        Traceback (most recent call last):
+        ValueError: operator: expected patterns of convolutions' weights, 'stem.*' matches none.
+    """
+    if operator is None:
+        return
+    convolutions = (name for name, module in named_modules(model) if isinstance(module, _ConvNd))
+    names = [f"{name}.weight" if name else "weight" for name in convolutions]
+    patterns = tuple(operator) if isinstance(operator, Mapping) else ("*",)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(f"operator: expected patterns of convolutions' weights, {pattern!r} matches none.")
 
 
 def image_for(operator: Images | None, module: nn.Module, name: str) -> Image | None:
