@@ -24,6 +24,7 @@ WITHIN = {  # rooms within a room, from below
     "spectral_param.registration": ("injection", ""),
     "spectral_param.spectrum": ("dense", ""),
     "spectral_param.report": ("", "checkpoints"),
+    "spectral_param.bounds": ("", "lipschitz"),
     "spectral_param.callbacks": ("through_time", ""),
 }
 

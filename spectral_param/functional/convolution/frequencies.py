@@ -25,13 +25,14 @@ from torch import Tensor
 from spectral_param.functional.convolution.geometry import Geometry
 
 
-def symbols(blocks: Tensor, geometry: Geometry, counts: Sequence[int]) -> Tensor:
+def symbols(blocks: Tensor, geometry: Geometry, counts: Sequence[int], only: int | None = None) -> Tensor:
     """The matrix at each frequency; see Note [Symbols].
 
     Args:
         blocks: (groups, rows, columns, taps…), see :meth:`Geometry.blocks`.
         geometry: of the convolution.
         counts: how many frequencies along each side.
+        only: the one that is wanted, of those that would be returned.
 
     Returns:
         (frequencies, groups, rows, columns · strides), complex, for the frequencies that :func:`weights` counts.
@@ -49,6 +50,9 @@ def symbols(blocks: Tensor, geometry: Geometry, counts: Sequence[int]) -> Tensor
     complex_type = torch.promote_types(blocks.dtype, torch.complex64)
     found = blocks.to(complex_type).movedim((0, 1, 2), (-3, -2, -1))
     waves = _waves(geometry, counts, complex_type, blocks.device)
+    if only is not None:
+        places = torch.unravel_index(torch.tensor(only), [len(wave) for wave in waves])
+        waves = [wave[place : place + 1] for wave, place in zip(waves, places, strict=True)]
     lead = 1
     for wave in waves:
         taps = wave.shape[-1]

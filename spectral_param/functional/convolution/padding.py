@@ -52,7 +52,7 @@ def circle(geometry: Geometry, sides: Sequence[Side]) -> tuple[tuple[int, ...], 
     for side, stride, (low, high) in zip(sides, geometry.stride, geometry.padding, strict=True):
         around = max(low, high) if zeros else low + high
         counts.append(max(math.ceil((side.n + around) / stride), side.m))
-        copies *= 1 if zeros else _most_copies(geometry.padding_mode, side.n, low, high)
+        copies *= 1 if zeros else most_copies(geometry.padding_mode, side.n, low, high)
     return tuple(counts), math.sqrt(copies)
 
 
@@ -70,19 +70,30 @@ def stretch(geometry: Geometry) -> float:
     is_same = geometry.padding_mode == "circular" and set(geometry.stride) == {1}
     if geometry.padding_mode == "zeros" or (is_same and tuple(map(sum, geometry.padding)) == geometry.reach):
         return 1.0
-    copies = 1
-    for low, high in geometry.padding:
-        least = max(low, high) + 1 if geometry.padding_mode == "reflect" else max(low, high, 1)
-        if geometry.padding_mode == "replicate":
-            least = 1
-        sizes = range(least, low + high + 2)
-        copies *= max(_most_copies(geometry.padding_mode, n, low, high) for n in sizes)
-    return math.sqrt(copies)
+    return math.sqrt(math.prod(most_copies_of_any(geometry.padding_mode, low, high) for low, high in geometry.padding))
 
 
-def _most_copies(mode: str, n: int, low: int, high: int) -> int:
-    """How often the most frequent pixel of a side stands in the padded side."""
+def most_copies(mode: str, n: int, low: int, high: int) -> int:
+    """How often the most frequent of n pixels of a side stands in the padded side.
+
+    Example:
+        >>> from spectral_param.functional.convolution.padding import most_copies
+        >>> most_copies("reflect", 8, 2, 2), most_copies("replicate", 8, 2, 2)
+        (2, 3)
+    """
     if low == high == 0:
         return 1
     padded = pad(torch.arange(n, dtype=torch.float64).reshape(1, 1, n), (low, high), mode=mode)
     return int(padded.long().flatten().bincount().max())
+
+
+def most_copies_of_any(mode: str, low: int, high: int) -> int:
+    """The same of sides of any length, of which the shortest have most.
+
+    Example:
+        >>> from spectral_param.functional.convolution.padding import most_copies_of_any
+        >>> most_copies_of_any("reflect", 2, 2), most_copies_of_any("replicate", 2, 2)
+        (3, 5)
+    """
+    least = {"circular": max(low, high, 1), "reflect": max(low, high) + 1, "replicate": 1}[mode]
+    return max(most_copies(mode, n, low, high) for n in range(least, least + low + high + 2))
