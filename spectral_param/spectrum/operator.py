@@ -200,10 +200,20 @@ def image_for(operator: Images | None, module: nn.Module, name: str) -> Image | 
     return image
 
 
-def in_words(image: Image, geometry: Geometry) -> str:
-    """``32×32``, or ``≤ 32×32`` where what is read are upper bounds."""
-    sign = "" if wraps_around(geometry, geometry.sides(image)) else "≤ "
-    return sign + "×".join(map(str, image))
+def in_words(weight: Tensor, geometry: Geometry, image: Image) -> str:
+    """``32×32``, or ``≤ 32×32`` where without ``exact`` upper bounds are read.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.functional.convolution.geometry import geometry_of
+        >>> from spectral_param.spectrum.operator import in_words
+        >>> conv = nn.Conv2d(8, 8, 3)
+        >>> in_words(conv.weight, geometry_of(conv), (32, 32)), in_words(conv.weight, geometry_of(conv), (5, 5))
+        ('≤ 32×32', '5×5')
+    """
+    sides = _sides(geometry, image)
+    is_exact = wraps_around(geometry, sides) or _is_written_out(weight, geometry, sides, image, False)
+    return ("" if is_exact else "≤ ") + "×".join(map(str, image))
 
 
 def _is_image(image: object) -> bool:

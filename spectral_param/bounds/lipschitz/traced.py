@@ -7,11 +7,9 @@ called have bounds of their own, sums add up, what is put side by side adds up i
 number is given only where every operation is one of these; all others are refused by name:
 
 - a sum may repeat one of its terms (broadcasting), which then moves further: unless the shapes are known, from an
-example,
-  or equal for certain, by what was done to them on their way, it is refused;
+  example, or equal for certain, by what was done to them on their way, it is refused;
 - what works in place changes a value that others may read: for all inputs it may, being no steeper than 1, which what
-they
-  read then is not either; else it has to be the only reader of what a layer has just made.
+  they read then is not either; else it has to be the only reader of what a layer has just made.
 """
 
 from __future__ import annotations
@@ -29,38 +27,29 @@ from torch.nn import functional as F
 
 from spectral_param.bounds.known_call import departure
 from spectral_param.bounds.lipschitz.moved import Moved, Shape, in_evaluation
+from spectral_param.bounds.lipschitz.operations import (
+    ADD,
+    ADD_IN_PLACE,
+    ATTRIBUTES,
+    EXPAND,
+    JOIN,
+    LAYERS,
+    MAKES_ANEW,
+    MEAN,
+    READ,
+    REARRANGE,
+    SCALE,
+    SPLIT,
+    NotKnown,
+    ShapesNotKnown,
+    concretely,
+    constant,
+    holds_unknown,
+    is_basic,
+    moving_in,
+)
 
 Through = Callable[[nn.Module, Moved], Moved]
-
-_ADD = {operator.add, operator.sub, torch.add, torch.sub, "add", "sub"}
-_ADD_IN_PLACE = {operator.iadd, operator.isub, "add_", "sub_"}
-_SCALE = {operator.mul, operator.truediv, operator.neg, torch.mul, torch.div, torch.neg, "mul", "div", "neg"}
-_REARRANGE = {
-    torch.flatten, torch.reshape, torch.permute, torch.transpose, torch.squeeze, torch.unsqueeze, torch.movedim,
-    "flatten", "reshape", "view", "permute", "transpose", "squeeze", "unsqueeze", "movedim", "contiguous", "clone", "t",
-}  # fmt: skip
-_SPLIT = {torch.chunk, torch.split, torch.unbind, "chunk", "split", "unbind"}
-_JOIN = {torch.cat, torch.concat, torch.stack}
-_MEAN = {torch.mean, "mean"}
-_EXPAND = {"expand", "expand_as"}
-_READ = {"size", "dim", "numel", "ndimension"}
-_ATTRIBUTES = {"shape", "ndim", "dtype", "device"}
-_LAYERS: dict[Any, type[nn.Module]] = {
-    torch.relu: nn.ReLU, F.relu: nn.ReLU, "relu": nn.ReLU, F.relu6: nn.ReLU6, F.leaky_relu: nn.LeakyReLU, F.elu: nn.ELU,
-    torch.tanh: nn.Tanh, "tanh": nn.Tanh, torch.sigmoid: nn.Sigmoid, F.sigmoid: nn.Sigmoid, "sigmoid": nn.Sigmoid,
-    F.gelu: nn.GELU, F.silu: nn.SiLU, F.mish: nn.Mish, F.softplus: nn.Softplus, F.hardswish: nn.Hardswish,
-    F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d, F.avg_pool2d: nn.AvgPool2d, F.max_pool2d: nn.MaxPool2d,
-    F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d, F.avg_pool1d: nn.AvgPool1d, F.max_pool1d: nn.MaxPool1d,
-    F.pixel_shuffle: nn.PixelShuffle, F.pixel_unshuffle: nn.PixelUnshuffle, F.interpolate: nn.Upsample,
-}  # fmt: skip
-
-
-class _NotKnown:
-    """A number that follows from shapes that are not known, or an output without a bound."""
-
-
-class _ShapesNotKnown(_NotKnown):
-    """The first of them: fine to compare and to reshape by."""
 
 
 def moved_through(module: nn.Module, value: Moved, through: Through) -> Moved:
@@ -147,23 +136,23 @@ class _Evaluation:
     def _call(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], whole: Moved) -> Any:
         if node.target is operator.getitem and isinstance(args[0], tuple) and isinstance(args[1], int):
             return args[0][args[1]]
-        moving = _moving((args, kwargs))
+        moving = moving_in((args, kwargs))
         if node.op == "call_module":
             return self._layer(node, self.module.get_submodule(str(node.target)), args, moving)
         if not moving:
-            return _constant(node, args, kwargs)
+            return constant(node, args, kwargs)
         target, first = node.target, args[0]
-        if target in _ADD or target in _ADD_IN_PLACE:
+        if target in ADD or target in ADD_IN_PLACE:
             if len(args) == 2 and not kwargs:
-                self._check_in_place(node, target in _ADD_IN_PLACE)
+                self._check_in_place(node, target in ADD_IN_PLACE)
                 return self._sum(node, args)
-        elif target in _SCALE:
+        elif target in SCALE:
             return self._scaled(node, args)
-        elif target in _JOIN:
+        elif target in JOIN:
             by = torch.stack([m.by.square() for m in moving]).sum().sqrt()
             return self._made(node, args, kwargs, replace(moving[0], by=by, shape=Shape.new()))
-        elif (target is getattr and args[1] in _ATTRIBUTES) or target in _READ:
-            return _ShapesNotKnown() if first.centre is None else _concretely(node, args, kwargs)
+        elif (target is getattr and args[1] in ATTRIBUTES) or target in READ:
+            return ShapesNotKnown() if first.centre is None else concretely(node, args, kwargs)
         elif len(moving) == 1 and moving[0] is first:
             return self._of_one(node, args, kwargs)
         raise self._unknown(node)
@@ -171,22 +160,22 @@ class _Evaluation:
     def _of_one(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operation on one moving value, its first argument."""
         target, first = node.target, args[0]
-        if target in _LAYERS and not _holds_unknown((args[1:], kwargs)):
+        if target in LAYERS and not holds_unknown((args[1:], kwargs)):
             self._check_in_place(node, bool(kwargs.get("inplace")))
             return self.through(self._as_layer(node, args[1:], kwargs), first)
-        if target is operator.getitem and _is_basic(args[1]):
+        if target is operator.getitem and is_basic(args[1]):
             return self._made(node, args, kwargs, replace(first, shape=Shape.new()))
-        if target in _REARRANGE:
+        if target in REARRANGE:
             return self._made(node, args, kwargs, replace(first, shape=Shape.new()))
-        if target in _MEAN:
+        if target in MEAN:
             made = self._made(node, args, kwargs, replace(first, shape=Shape.new()))
             entries = 1.0 if made.centre is None else made.centre.numel() / first.centre.numel()
             return replace(made, by=made.by * math.sqrt(entries))
-        if target in _EXPAND and first.centre is not None:
+        if target in EXPAND and first.centre is not None:
             made = self._made(node, args, kwargs, first)
             return replace(made, by=made.by * math.sqrt(made.centre.numel() / first.centre.numel()))
-        if target in _SPLIT and first.centre is not None:
-            parts = _concretely(node, args, kwargs)
+        if target in SPLIT and first.centre is not None:
+            parts = concretely(node, args, kwargs)
             return tuple(replace(first, centre=part, shape=Shape.new()) for part in parts)
         if target is F.dropout and kwargs.get("training", True) is False:
             return first
@@ -199,7 +188,7 @@ class _Evaluation:
         first: Any = args[0] if args else None
         if isinstance(layer, nn.MultiheadAttention):
             if len(args) == len(moving) == 3 and all(value is first for value in args):
-                return self.through(layer, first), _NotKnown()
+                return self.through(layer, first), NotKnown()
             raise self._unknown(node)
         if not args or len(moving) > 1 or moving[0] is not first or len(args) > 1 or node.kwargs:
             raise self._unknown(node)
@@ -214,7 +203,7 @@ class _Evaluation:
         terms = [value for value in args if isinstance(value, Moved)]
         constants = [value for value in args if not isinstance(value, Moved)]
         if all(term.centre is not None for term in terms):
-            made = _concretely(node, args, {})
+            made = concretely(node, args, {})
             repeats = [math.sqrt(made.numel() / term.centre.numel()) for term in terms if term.centre is not None]
             by = torch.stack([term.by * repeat for term, repeat in zip(terms, repeats, strict=True)]).sum()
             return replace(terms[0], by=by, centre=made)
@@ -235,7 +224,7 @@ class _Evaluation:
         is_one = isinstance(number, (int, float)) or (isinstance(number, Tensor) and number.numel() == 1)
         repeats = 1.0
         if isinstance(number, Tensor) and not is_one and isinstance(value, Moved) and value.centre is not None:
-            made = _concretely(node, args, {})
+            made = concretely(node, args, {})
             is_one, repeats = True, math.sqrt(made.numel() / value.centre.numel())
         if not is_one or not isinstance(value, Moved) or (divides and value is not args[0]):
             raise self._unknown(node)
@@ -247,13 +236,13 @@ class _Evaluation:
         """With the centre that the operation gives, where there is one."""
         if made.centre is None:
             return made
-        return replace(made, centre=_concretely(node, args, kwargs))
+        return replace(made, centre=concretely(node, args, kwargs))
 
     def _as_layer(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
         try:
             if len(args) > 4:
                 raise TypeError("too many to know their order")
-            return _LAYERS[node.target](*args, **{name: value for name, value in kwargs.items() if name != "inplace"})
+            return LAYERS[node.target](*args, **{name: value for name, value in kwargs.items() if name != "inplace"})
         except TypeError:
             raise self._unknown(node) from None
 
@@ -265,8 +254,8 @@ class _Evaluation:
             return
         written: Any = node.args[0]
         made_by_layer = isinstance(written, fx.Node) and (
-            written.target in (_ADD | _ADD_IN_PLACE)
-            or (written.op == "call_module" and isinstance(self.module.get_submodule(str(written.target)), _MAKES_ANEW))
+            written.target in (ADD | ADD_IN_PLACE)
+            or (written.op == "call_module" and isinstance(self.module.get_submodule(str(written.target)), MAKES_ANEW))
         )
         if not made_by_layer or len(written.users) > 1:
             raise self._unknown(node)
@@ -289,61 +278,3 @@ class _Evaluation:
             f"module: no Lipschitz bound is known for {what!r} in the forward of {type(self.module).__name__}; "
             "give the class one with lipschitz_bound.register."
         )
-
-
-_MAKES_ANEW = (nn.Linear, nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
-
-
-def _moving(values: Any) -> list[Moved]:
-    found: list[Moved] = []
-    if isinstance(values, Moved):
-        found.append(values)
-    elif isinstance(values, (tuple, list)):
-        for value in values:
-            found += _moving(value)
-    elif isinstance(values, dict):
-        for value in values.values():
-            found += _moving(value)
-    elif isinstance(values, _NotKnown) and not isinstance(values, _ShapesNotKnown):
-        raise TypeError("module: no Lipschitz bound is known for the weights of an attention, which are read here.")
-    return found
-
-
-def _holds_unknown(values: Any) -> bool:
-    if isinstance(values, dict):
-        values = tuple(values.values())
-    if isinstance(values, (tuple, list)):
-        return any(map(_holds_unknown, values))
-    return isinstance(values, (_NotKnown, Moved))
-
-
-def _is_basic(index: Any) -> bool:
-    """Whether an index picks each entry once at most."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(part is None or part is Ellipsis or isinstance(part, (int, slice, _ShapesNotKnown)) for part in parts)
-
-
-def _constant(node: fx.Node, args: Any, kwargs: Any) -> Any:
-    """What follows from constants alone."""
-    if _holds_unknown((args, kwargs)):
-        return _ShapesNotKnown()
-    return _concretely(node, args, kwargs)
-
-
-def _concretely(node: fx.Node, args: Any, kwargs: Any) -> Any:
-    """Carried out, with centres in the place of what moves."""
-    args, kwargs = _centres(args), _centres(kwargs)
-    with torch.no_grad():
-        if node.op == "call_method":
-            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        return node.target(*args, **kwargs)  # type: ignore[operator]
-
-
-def _centres(values: Any) -> Any:
-    if isinstance(values, Moved):
-        return None if values.centre is None else values.centre.clone()  # some work in place
-    if isinstance(values, dict):
-        return {name: _centres(value) for name, value in values.items()}
-    if isinstance(values, (tuple, list)):
-        return type(values)(map(_centres, values))
-    return values
