@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -23,8 +24,10 @@ Images = Image | Mapping[str, Image]
 """The image of all convolutions, or of those whose weights have names of a pattern."""
 
 
-SMALL = 2**18
-"""Entries of a matrix whose decomposition is no more work than an upper bound, 512²."""
+SMALL = 2**19
+"""Entries of a matrix whose decomposition is hardly more work than an upper bound, 724²."""
+FEW = 512
+"""Frequencies of images so small that twisted circles are tried too."""
 
 
 def operator_singular_values(weight: Tensor, geometry: Geometry, image: Image, *, exact: bool) -> Tensor:
@@ -55,8 +58,11 @@ def operator_singular_values(weight: Tensor, geometry: Geometry, image: Image, *
             return sigma.flatten().sort(descending=True).values
         counts, stretch = circle(geometry, sides)
         blocks = geometry.blocks(wide(weight))
-        sigma = circular_singular_values(blocks, geometry, counts).sort(descending=True).values
-        return stretch * sigma[: _rank(blocks, sides)]
+        found = [
+            circular_singular_values(blocks, geometry, counts, twists).sort(descending=True).values
+            for twists in _twists(counts, wraps_around(geometry, sides))
+        ]
+        return stretch * torch.stack(found).amin(0)[: _rank(blocks, sides)]
 
 
 def operator_norm_bound(weight: Tensor, geometry: Geometry, image: Image) -> Tensor:
@@ -84,7 +90,15 @@ def operator_norm_bound(weight: Tensor, geometry: Geometry, image: Image) -> Ten
             matrices = written_out(weight.double(), geometry, image)
             return torch.linalg.svdvals(matrices).amax() * (1 + 64 * torch.finfo(torch.float64).eps)
         counts, stretch = circle(geometry, sides)
-        return stretch * bound_at(geometry.blocks(weight), geometry, counts)
+        blocks, twisted = geometry.blocks(weight), _twists(counts, wraps_around(geometry, sides))
+        return stretch * torch.stack([bound_at(blocks, geometry, counts, twists) for twists in twisted]).amin()
+
+
+def _twists(counts: Sequence[int], is_circle: bool) -> list[tuple[bool, ...]]:
+    """The circles, twisted or not, that an image lies on: Note [Twists]."""
+    if is_circle or math.prod(counts) > FEW:
+        return [()]
+    return list(itertools.product((False, True), repeat=len(counts)))
 
 
 def _sides(geometry: Geometry, image: Image) -> tuple[Side, ...]:

@@ -14,9 +14,10 @@ from spectral_param.bounds.lipschitz.moved import Moved, Shape, Step
 from spectral_param.bounds.norms import operator_norms, rounding, weight_in_evaluation
 from spectral_param.functional.convolution.geometry import Geometry, geometry_of
 from spectral_param.functional.convolution.gram import bound_everywhere
-from spectral_param.functional.convolution.padding import stretch
+from spectral_param.functional.convolution.padding import circle, stretch
 from spectral_param.parametrization.blocks import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.spectrum.operator import FEW, operator_norm_bound
 
 _POOLED: dict[type[nn.Module], int] = {
     nn.MaxPool1d: 1,
@@ -39,21 +40,29 @@ _ADAPTIVE: dict[type[nn.Module], int] = {
 }
 
 
-def convolution(module: _ConvNd) -> Tensor:
-    """On images of every size: by the frequencies, or for a registered kernel by its σ where that is less."""
+def convolution(module: _ConvNd, value: Moved) -> Tensor:
+    """By its frequencies, or for a registered kernel by its σ where that is less.
+
+    On images of every size, where an example is known on those of its size.
+    """
     geometry = geometry_of(module)
     weight = weight_in_evaluation(module)
     # A kernel's matrix is read by outputs; windows of a transposed one overlap by inputs: √(kh·kw) holds for both.
     overlap = math.sqrt(math.prod(geometry.kernel) if geometry.transposed else _overlap(geometry))
     if weight.is_complex():
         return torch.linalg.vector_norm(operator_norms(module)) * overlap * stretch(geometry)
-    bound = bound_everywhere(geometry.blocks(weight), geometry).to("cpu") + rounding(module) * overlap
+    image = None if value.centre is None else tuple(value.centre.shape[-len(geometry.kernel) :])
+    padded = stretch(geometry) if image is None else circle(geometry, geometry.sides(image))[1]
+    bound = bound_everywhere(geometry.blocks(weight), geometry).to("cpu") * padded
+    if image is not None and math.prod(image) <= FEW:
+        bound = torch.minimum(bound, operator_norm_bound(weight, geometry, image).to("cpu"))
+    bound = bound + rounding(module) * overlap * padded
     if SVDParametrization.alone_on(module, "weight") is not None:
         norm = operator_norms(module)
         # Registered with chunks=groups, each group convolves channels of its own.
         kernel = norm.amax() if norm.dim() and len(norm) == module.groups else torch.linalg.vector_norm(norm)
-        bound = torch.minimum(bound, kernel * overlap)
-    return bound * stretch(geometry)
+        bound = torch.minimum(bound, kernel * overlap * padded)
+    return bound
 
 
 def pooling(module: nn.Module) -> Tensor:

@@ -12,6 +12,13 @@ rows × (columns · s), and the singular values of the convolution are those of 
 2019, for s = 1). Real kernels have H_{-f} = conj(H_f): half of the frequencies of the last side are computed. A sum
 over taps, side after side, is as fast as an FFT for kernels of common sizes, and takes strides and dilation as they
 come.
+
+Note [Twists]
+~~~~~~~~~~~~~
+On a twisted circle pixels change their sign where it closes: its frequencies are f + 1/2. An image with zeros around
+it does not reach from one side of that place to the other, so that it lies on either circle (Note [Zeros on a
+circle]), and both bound its singular values, one by one. Where the norm is greatest at frequency 0, as that of smooth
+kernels, the twisted circle has its frequencies beside it, as the waves have that fit an image with nothing around it.
 """
 
 from __future__ import annotations
@@ -24,14 +31,19 @@ from torch import Tensor
 
 from spectral_param.functional.convolution.geometry import Geometry
 
+Twists = Sequence[bool]
 
-def symbols(blocks: Tensor, geometry: Geometry, counts: Sequence[int], only: int | None = None) -> Tensor:
+
+def symbols(
+    blocks: Tensor, geometry: Geometry, counts: Sequence[int], twists: Twists = (), *, only: int | None = None
+) -> Tensor:
     """The matrix at each frequency; see Note [Symbols].
 
     Args:
         blocks: (groups, rows, columns, taps…), see :meth:`Geometry.blocks`.
         geometry: of the convolution.
         counts: how many frequencies along each side.
+        twists: along which sides the circle is a twisted one, see Note [Twists]; none by default.
         only: the one that is wanted, of those that would be returned.
 
     Returns:
@@ -49,7 +61,7 @@ def symbols(blocks: Tensor, geometry: Geometry, counts: Sequence[int], only: int
     groups, rows, columns = blocks.shape[:3]
     complex_type = torch.promote_types(blocks.dtype, torch.complex64)
     found = blocks.to(complex_type).movedim((0, 1, 2), (-3, -2, -1))
-    waves = _waves(geometry, counts, complex_type, blocks.device)
+    waves = _waves(geometry, counts, twists, complex_type, blocks.device)
     if only is not None:
         places = torch.unravel_index(torch.tensor(only), [len(wave) for wave in waves])
         waves = [wave[place : place + 1] for wave, place in zip(waves, places, strict=True)]
@@ -80,9 +92,9 @@ def taps_of(change: Tensor, geometry: Geometry, counts: Sequence[int]) -> Tensor
     """
     groups, rows = change.shape[1:3]
     strides, sides = geometry.stride, len(counts)
-    waves = _waves(geometry, counts, change.dtype, change.device)
+    waves = _waves(geometry, counts, (), change.dtype, change.device)
     columns = change.shape[3] // math.prod(strides)
-    weighted = change * weights(counts, change.device).to(change.dtype).reshape(-1, 1, 1, 1)
+    weighted = change * weights(counts, device=change.device).to(change.dtype).reshape(-1, 1, 1, 1)
     found = weighted.reshape(*(wave.shape[0] for wave in waves), groups, rows, columns, *strides)
     order = [axis for i in range(sides) for axis in (i, sides + 3 + i)]
     found = found.permute(*order, sides, sides + 1, sides + 2)
@@ -91,23 +103,25 @@ def taps_of(change: Tensor, geometry: Geometry, counts: Sequence[int]) -> Tensor
     return found.real / math.prod(counts)
 
 
-def weights(counts: Sequence[int], device: torch.device | None = None) -> Tensor:
+def weights(counts: Sequence[int], twists: Twists = (), device: torch.device | None = None) -> Tensor:
     """How many frequencies each of those that are computed stands for, 1 or 2.
 
     Example:
         >>> from spectral_param.functional.convolution.frequencies import weights
-        >>> weights([4]), weights([2, 3])
-        (tensor([1, 2, 1]), tensor([1, 2, 1, 2]))
+        >>> weights([4]), weights([2, 3]), weights([4], [True])
+        (tensor([1, 2, 1]), tensor([1, 2, 1, 2]), tensor([2, 2]))
     """
     *others, last = counts
-    half = torch.full((last // 2 + 1,), 2, device=device)
-    half[0] = 1
-    if last % 2 == 0:
+    is_twisted = bool(twists) and twists[-1]
+    half = torch.full((_half(last, is_twisted),), 2, device=device)
+    if not is_twisted:
+        half[0] = 1
+    if last % 2 == is_twisted:
         half[-1] = 1
     return half.repeat(math.prod(others))
 
 
-def circular_singular_values(blocks: Tensor, geometry: Geometry, counts: Sequence[int]) -> Tensor:
+def circular_singular_values(blocks: Tensor, geometry: Geometry, counts: Sequence[int], twists: Twists = ()) -> Tensor:
     """All singular values of a convolution on a circle, unsorted and each as often as it is there; differentiable.
 
     Example:
@@ -118,19 +132,27 @@ def circular_singular_values(blocks: Tensor, geometry: Geometry, counts: Sequenc
         >>> circular_singular_values(torch.ones(1, 1, 1, 2), geometry_of(nn.Conv1d(1, 1, 2)), [3])
         tensor([2.0000, 1.0000, 1.0000])
     """
-    sigma = torch.linalg.svdvals(symbols(blocks, geometry, counts))
-    return sigma.repeat_interleave(weights(counts, sigma.device), 0).flatten()
+    sigma = torch.linalg.svdvals(symbols(blocks, geometry, counts, twists))
+    return sigma.repeat_interleave(weights(counts, twists, sigma.device), 0).flatten()
 
 
-def _waves(geometry: Geometry, counts: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+def _waves(
+    geometry: Geometry, counts: Sequence[int], twists: Twists, dtype: torch.dtype, device: torch.device
+) -> list[Tensor]:
     """Along each side (frequencies, phases, taps): e^{-2πi f q/F} where the tap is of the phase, 0 where not."""
     found = []
     for i, count in enumerate(counts):
         place = torch.arange(geometry.kernel[i]) * geometry.dilation[i]
         turns, phase = place // geometry.stride[i], place % geometry.stride[i]
-        frequency = torch.arange(count // 2 + 1 if i == len(counts) - 1 else count)
-        angle = (frequency.unsqueeze(1) * turns % count).double() * (-2 * math.pi / count)
+        is_twisted = bool(twists) and twists[i]
+        doubled = 2 * torch.arange(_half(count, is_twisted) if i == len(counts) - 1 else count) + is_twisted
+        angle = (doubled.unsqueeze(1) * turns % (2 * count)).double() * (-math.pi / count)
         is_of_phase = torch.arange(geometry.stride[i]).unsqueeze(1) == phase
         wave = torch.polar(torch.ones_like(angle), angle).unsqueeze(1) * is_of_phase
         found.append(wave.to(device, dtype))
     return found
+
+
+def _half(count: int, is_twisted: bool) -> int:
+    """How many frequencies there are without those that are the conjugates of others."""
+    return (count + 1) // 2 if is_twisted else count // 2 + 1

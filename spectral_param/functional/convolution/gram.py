@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param.functional.convolution.frequencies import symbols
+from spectral_param.functional.convolution.frequencies import Twists, symbols
 from spectral_param.functional.convolution.geometry import Geometry
 
 _BETWEEN = 1.04  # what Note [Between frequencies] may cost, all sides together
@@ -81,7 +81,7 @@ def bound_everywhere(blocks: Tensor, geometry: Geometry) -> Tensor:
     return between * bound_at(blocks, geometry, counts)
 
 
-def bound_at(blocks: Tensor, geometry: Geometry, counts: Sequence[int]) -> Tensor:
+def bound_at(blocks: Tensor, geometry: Geometry, counts: Sequence[int], twists: Twists = ()) -> Tensor:
     """The same for a circle of so many frequencies along each side: at most 1.01 times its norm."""
     wide = blocks.double()
     size = float(torch.linalg.vector_norm(wide.detach()))
@@ -89,9 +89,9 @@ def bound_at(blocks: Tensor, geometry: Geometry, counts: Sequence[int]) -> Tenso
         return wide.sum() * size  # 0, or not a number
     groups = blocks.shape[0]
     with torch.no_grad():
-        bound, place, vector = _greatest(symbols(wide / size, geometry, counts).flatten(0, 1))
+        bound, place, vector = _greatest(symbols(wide / size, geometry, counts, twists).flatten(0, 1))
     frequency, group = divmod(place, groups)
-    found = symbols(wide[group : group + 1] / size, geometry, counts, only=frequency)[0, 0]
+    found = symbols(wide[group : group + 1] / size, geometry, counts, twists, only=frequency)[0, 0]
     reached = torch.linalg.vector_norm((found if found.shape[1] == len(vector) else found.mH) @ vector.to(found.dtype))
     return size * bound * (reached / reached.detach())
 

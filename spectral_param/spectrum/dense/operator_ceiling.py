@@ -159,7 +159,7 @@ class OperatorCeiling:
     def _cut_back(self, change: Tensor) -> Tensor:
         """What is left of a change of the symbols in the taps, as many times as it still leads nearer."""
         taps = taps_of(change, self.geometry, self.counts)
-        counted = weights(self.counts, change.device).reshape(-1, 1, 1, 1) / math.prod(self.counts)
+        counted = weights(self.counts, device=change.device).reshape(-1, 1, 1, 1) / math.prod(self.counts)
         entire, left = (counted * change.abs().square()).sum(), taps.square().sum()
         return taps * torch.where(left > 0, entire / left, 1).clamp(1, 1e4)
 

@@ -44,9 +44,31 @@ def test_taps_come_back_from_their_symbols(drawn: tuple[nn.Module, tuple[int, ..
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=3))
-def test_the_frequencies_that_are_computed_stand_for_all(counts: list[int]) -> None:
-    assert weights(counts).sum() == torch.Size(counts).numel()
+@given(st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=3))
+def test_the_frequencies_that_are_computed_stand_for_all(sides: list[tuple[int, bool]]) -> None:
+    counts, twists = zip(*sides, strict=True)
+    assert weights(counts, twists).sum() == torch.Size(counts).numel()
+
+
+@settings(max_examples=60, deadline=None)
+@given(convolutions(("zeros", "zeros", "reflect", "replicate")), st.lists(st.booleans(), min_size=3, max_size=3))
+def test_twisted_circles_bound_value_by_value_too(drawn: tuple[nn.Module, tuple[int, ...]], twists: list[bool]) -> None:
+    conv, image = drawn
+    geometry = geometry_of(conv)
+    counts, stretch = circle(geometry, geometry.sides(image))
+    blocks = geometry.blocks(conv.weight.detach())
+    sigma = circular_singular_values(blocks, geometry, counts, twists[: len(counts)])
+    true = true_values(conv, image)
+    assert len(sigma) == len(circular_singular_values(blocks, geometry, counts))
+    assert (true <= stretch * sigma.sort(descending=True).values[: len(true)] + 1e-12).all()
+
+
+def test_a_twisted_circle_is_a_matrix_with_a_change_of_sign() -> None:
+    conv = nn.Conv1d(1, 1, 3)
+    geometry, blocks = geometry_of(conv), torch.tensor([[[[1.0, 2.0, 4.0]]]], dtype=torch.float64)
+    matrix = torch.tensor([[1, 2, 4, 0], [0, 1, 2, 4], [-4, 0, 1, 2], [-2, -4, 0, 1]], dtype=torch.float64)
+    sigma = circular_singular_values(blocks, geometry, [4], [True]).sort(descending=True).values
+    torch.testing.assert_close(sigma, torch.linalg.svdvals(matrix))
 
 
 def test_the_sides_of_an_image_that_a_transposed_convolution_writes() -> None:
