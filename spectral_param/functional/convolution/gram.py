@@ -92,8 +92,38 @@ def bound_at(blocks: Tensor, geometry: Geometry, counts: Sequence[int], twists: 
         bound, place, vector = _greatest(symbols(wide / size, geometry, counts, twists).flatten(0, 1))
     frequency, group = divmod(place, groups)
     found = symbols(wide[group : group + 1] / size, geometry, counts, twists, only=frequency)[0, 0]
-    reached = torch.linalg.vector_norm((found if found.shape[1] == len(vector) else found.mH) @ vector.to(found.dtype))
-    return size * bound * (reached / reached.detach())
+    return size * _with_gradient(bound, found, vector)
+
+
+def bound_of(matrices: Tensor) -> Tensor:
+    """The same for matrices that are written out: at most 1.01 times the greatest of their norms.
+
+    Args:
+        matrices: (count, rows, columns), real.
+
+    Returns:
+        A scalar of float64, with a derivative as that of :func:`bound_everywhere`.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.convolution.gram import bound_of
+        >>> 2 <= bound_of(torch.diag(torch.tensor([1.0, 2.0])).unsqueeze(0)) <= 2.02
+        tensor(True)
+    """
+    wide = matrices.double()
+    size = float(torch.linalg.vector_norm(wide.detach()))
+    if not 0 < size < math.inf:
+        return wide.sum() * size
+    with torch.no_grad():
+        bound, place, vector = _greatest(wide / size)
+    return size * _with_gradient(bound, wide[place] / size, vector)
+
+
+def _with_gradient(bound: float, matrix: Tensor, vector: Tensor) -> Tensor:
+    """A bound that changes with what a matrix makes of a vector, by which it is nearly reached."""
+    matrix = matrix if matrix.shape[1] == len(vector) else matrix.mH
+    reached = torch.linalg.vector_norm(matrix @ vector.to(matrix.dtype))
+    return bound * (reached / reached.detach())
 
 
 def _greatest(stack: Tensor) -> tuple[float, int, Tensor]:
@@ -101,7 +131,8 @@ def _greatest(stack: Tensor) -> tuple[float, int, Tensor]:
     if stack.shape[-2] < stack.shape[-1]:
         stack = stack.mH
     rows, n = stack.shape[-2:]
-    dtype = torch.complex64 if rows <= _COARSE else torch.complex128
+    narrow, wide = (torch.complex64, torch.complex128) if stack.is_complex() else (torch.float32, torch.float64)
+    dtype = narrow if rows <= _COARSE else wide
     generator = torch.Generator(stack.device).manual_seed(0)
     start = torch.randn(n, 1, dtype=dtype, device=stack.device, generator=generator)
     reached, place, direction = 0.0, 0, start[:, 0]
@@ -133,10 +164,10 @@ def _greatest(stack: Tensor) -> tuple[float, int, Tensor]:
 
 def _unit(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """Vectors (count, n, 1) at unit length, and their lengths."""
-    parts = torch.view_as_real(vectors)
+    parts = torch.view_as_real(vectors) if vectors.is_complex() else vectors.unsqueeze(-1)
     lengths = torch.linalg.vector_norm(parts.flatten(1), dim=1)
-    tiny = torch.finfo(lengths.dtype).tiny
-    return torch.view_as_complex(parts / lengths.clamp_min(tiny).reshape(-1, 1, 1, 1)), lengths
+    parts = parts / lengths.clamp_min(torch.finfo(lengths.dtype).tiny).reshape(-1, 1, 1, 1)
+    return torch.view_as_complex(parts) if vectors.is_complex() else parts.squeeze(-1), lengths
 
 
 def _is_below(product: Tensor, level: float, rows: int) -> Tensor:
@@ -144,7 +175,7 @@ def _is_below(product: Tensor, level: float, rows: int) -> Tensor:
     shifted = -product
     n = product.shape[-1]
     diagonal = shifted.diagonal(dim1=-2, dim2=-1)
-    of_product = _gamma(rows, product.dtype) * product.diagonal(dim1=-2, dim2=-1).real.sum(-1)
+    of_product = _gamma(rows, product.dtype) * -diagonal.real.sum(-1)
     gammas = _gamma(torch.arange(1, n + 1, device=product.device), product.dtype)
     of_decomposition = ((level + diagonal.real).clamp_min(0) * gammas).sum(-1)
     diagonal += (level - of_product - of_decomposition).unsqueeze(-1)

@@ -33,9 +33,9 @@ def test_without_exact_no_value_is_too_small(drawn: tuple[nn.Module, tuple[int, 
 def test_a_bound_with_zeros_on_an_image_of_twelve_is_near() -> None:
     torch.manual_seed(0)
     for kernel in (3, 5):
-        conv = nn.Conv2d(6, 6, kernel, padding="same", dtype=torch.float64)  # larger than is written out
+        conv = nn.Conv2d(11, 11, kernel, padding="same", dtype=torch.float64)  # larger than is written out
         true = true_values(conv, (12, 12))[0]
-        assert 1 <= (spectral_norm(conv, operator=(12, 12), exact=False) / true).item() <= 1.04
+        assert 1 <= (spectral_norm(conv, operator=(12, 12), exact=False) / true).item() <= 1.05
 
 
 def test_a_registered_kernel_is_read_as_the_operator_too() -> None:

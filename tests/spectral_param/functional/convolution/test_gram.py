@@ -5,7 +5,7 @@ from torch import nn
 
 from spectral_param.functional.convolution.frequencies import circular_singular_values, symbols
 from spectral_param.functional.convolution.geometry import geometry_of
-from spectral_param.functional.convolution.gram import bound_at, bound_everywhere
+from spectral_param.functional.convolution.gram import bound_at, bound_everywhere, bound_of
 from spectral_param.functional.convolution.padding import circle, stretch
 from tests.spectral_param.functional.convolution.options import convolutions, true_values
 
@@ -54,6 +54,15 @@ def test_sizes_near_the_ends_of_float32(size: float) -> None:
     assert bound_everywhere(geometry.blocks(weight * size), geometry).item() == pytest.approx(
         one.item() * size, rel=1e-5
     )
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 5), (2, 40, 8), (3, 9, 9), (1, 600, 550)], ids=str)
+def test_matrices_that_are_written_out(shape: tuple[int, ...]) -> None:
+    matrices = torch.randn(shape).requires_grad_()
+    bound, exact = bound_of(matrices), torch.linalg.matrix_norm(matrices.double(), 2).amax()
+    assert exact <= bound <= 1.01 * exact
+    (gradient,) = torch.autograd.grad(bound, matrices)
+    assert (gradient * matrices).sum().item() == pytest.approx(bound.item(), rel=1e-5)
 
 
 def test_kernels_that_are_zero_or_no_numbers() -> None:
