@@ -10,6 +10,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from spectral_param.bounds.lipschitz.moved import Moved
+from spectral_param.nn.residual import Residual
 
 ADD = {operator.add, operator.sub, torch.add, torch.sub, "add", "sub"}
 ADD_IN_PLACE = {operator.iadd, operator.isub, "add_", "sub_"}
@@ -42,7 +43,35 @@ class ShapesNotKnown(NotKnown):
     """The first of them: fine to compare and to reshape by."""
 
 
-MAKES_ANEW = (nn.Linear, nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
+MAKES_ANEW = (
+    nn.Linear,
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+)
+"""Layers whose output is no view of their input."""
+
+
+def may_write_to_input(module: nn.Module) -> bool:
+    """Whether a layer may change what it is given.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.bounds.lipschitz.operations import may_write_to_input
+        >>> act = nn.ReLU(inplace=True)
+        >>> may_write_to_input(nn.Sequential(act)), may_write_to_input(nn.Sequential(nn.Linear(2, 2), act))
+        (True, False)
+    """
+    if type(module) is nn.Sequential:
+        for layer in module:
+            if isinstance(layer, MAKES_ANEW) or may_write_to_input(layer):
+                return not isinstance(layer, MAKES_ANEW)
+        return False
+    if isinstance(module, Residual):
+        return False
+    return any(getattr(part, "inplace", False) for part in module.modules())
 
 
 def moving_in(values: Any) -> list[Moved]:

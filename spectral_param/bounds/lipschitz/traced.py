@@ -46,6 +46,7 @@ from spectral_param.bounds.lipschitz.operations import (
     constant,
     holds_unknown,
     is_basic,
+    may_write_to_input,
     moving_in,
 )
 
@@ -124,12 +125,19 @@ class _Evaluation:
         )
 
     def _trace(self, defaults: dict[str, Any]) -> fx.Graph:
-        before = set(vars(self.module))
+        held, before = vars(self.module), dict(vars(self.module))
+        drawn = torch.get_rng_state()
         try:
             with in_evaluation(self.module):
-                return _Children().trace(self.module, concrete_args=defaults or None)
-        finally:  # tensors that are made on the way fx leaves on the module
-            self.constants = {name: vars(self.module).pop(name) for name in set(vars(self.module)) - before}
+                graph = _Children().trace(self.module, concrete_args=defaults or None)
+        finally:  # what is made on the way, by fx or by the forward, is left on the module
+            self.constants = {name: held.pop(name) for name in set(held) - set(before)}
+            held.update(before)
+            is_random = not torch.equal(drawn, torch.get_rng_state())
+            torch.set_rng_state(drawn)
+        if is_random:
+            raise ValueError("it draws random numbers")
+        return graph
 
     # ------------------------------------------------------------------------------------------------------------ calls
 
@@ -138,13 +146,13 @@ class _Evaluation:
             return args[0][args[1]]
         moving = moving_in((args, kwargs))
         if node.op == "call_module":
-            return self._layer(node, self.module.get_submodule(str(node.target)), args, moving)
+            return self._layer(node, self.module.get_submodule(str(node.target)), args, kwargs, moving)
         if not moving:
             return constant(node, args, kwargs)
         target, first = node.target, args[0]
         if target in ADD or target in ADD_IN_PLACE:
             if len(args) == 2 and not kwargs:
-                self._check_in_place(node, target in ADD_IN_PLACE)
+                self._check_alone(node, target in ADD_IN_PLACE)
                 return self._sum(node, args)
         elif target in SCALE:
             return self._scaled(node, args)
@@ -161,8 +169,9 @@ class _Evaluation:
         """An operation on one moving value, its first argument."""
         target, first = node.target, args[0]
         if target in LAYERS and not holds_unknown((args[1:], kwargs)):
-            self._check_in_place(node, bool(kwargs.get("inplace")))
-            return self.through(self._as_layer(node, args[1:], kwargs), first)
+            layer = self._as_layer(node, args[1:], kwargs)
+            self._check_alone(node, getattr(layer, "inplace", False))
+            return self.through(layer, first)
         if target is operator.getitem and is_basic(args[1]):
             return self._made(node, args, kwargs, replace(first, shape=Shape.new()))
         if target in REARRANGE:
@@ -181,22 +190,24 @@ class _Evaluation:
             return first
         raise self._unknown(node)
 
-    def _layer(self, node: fx.Node, layer: nn.Module, args: tuple[Any, ...], moving: list[Moved]) -> Any:
+    def _layer(
+        self, node: fx.Node, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], moving: list[Moved]
+    ) -> Any:
         if not moving:
             with torch.no_grad(), in_evaluation(layer):
-                return layer(*args)
+                return layer(*args, **kwargs)
         first: Any = args[0] if args else None
         if isinstance(layer, nn.MultiheadAttention):
-            if len(args) == len(moving) == 3 and all(value is first for value in args):
+            alone = all(value is None for name, value in kwargs.items() if "mask" in name)
+            if len(args) == len(moving) == 3 and all(value is first for value in args) and alone:
                 return self.through(layer, first), NotKnown()
             raise self._unknown(node)
         if not args or len(moving) > 1 or moving[0] is not first or len(args) > 1 or node.kwargs:
             raise self._unknown(node)
-        in_place = [part for part in layer.modules() if getattr(part, "inplace", False)]
-        is_gentle = first.centre is None and all(
-            float(self.through(part, Moved()).by.detach()) <= 1 for part in in_place
-        )
-        self._check_in_place(node, bool(in_place) and not is_gentle)
+        if may_write_to_input(layer):
+            steep = [part for part in layer.modules() if getattr(part, "inplace", False)]
+            is_gentle = all(float(self.through(part, Moved()).by.detach()) <= 1 for part in steep)
+            self._check_alone(node, not is_gentle or first.centre is not None)
         return self.through(layer, first)
 
     def _sum(self, node: fx.Node, args: tuple[Any, ...]) -> Moved:
@@ -242,22 +253,26 @@ class _Evaluation:
         try:
             if len(args) > 4:
                 raise TypeError("too many to know their order")
-            return LAYERS[node.target](*args, **{name: value for name, value in kwargs.items() if name != "inplace"})
+            return LAYERS[node.target](*args, **kwargs)
         except TypeError:
             raise self._unknown(node) from None
 
     # ------------------------------------------------------------------------------------------------------- refusals
 
-    def _check_in_place(self, node: fx.Node, in_place: bool) -> None:
-        """What works in place has to be alone with a value that no view shows."""
-        if not in_place:
-            return
+    def _check_alone(self, node: fx.Node, in_place: bool) -> None:
+        """What works in place has to be alone with the value that it changes, and with what that is a view of."""
         written: Any = node.args[0]
-        made_by_layer = isinstance(written, fx.Node) and (
-            written.target in (ADD | ADD_IN_PLACE)
-            or (written.op == "call_module" and isinstance(self.module.get_submodule(str(written.target)), MAKES_ANEW))
-        )
-        if not made_by_layer or len(written.users) > 1:
+        while in_place and isinstance(written, fx.Node) and written.op != "placeholder":
+            if len(written.users) > 1 or written.op == "get_attr":
+                raise self._unknown(node)
+            if written.op == "call_module":
+                is_new = isinstance(self.module.get_submodule(str(written.target)), MAKES_ANEW)
+            else:
+                is_new = written.target in ADD | SCALE | JOIN | MEAN
+            if is_new:
+                return
+            written = written.args[0]
+        if in_place and (not isinstance(written, fx.Node) or len(written.users) > 1):
             raise self._unknown(node)
 
     def _output(self, found: Any, value: Moved) -> Moved:

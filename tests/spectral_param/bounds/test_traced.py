@@ -80,6 +80,11 @@ REFUSED = [
     (lambda self, x: x + self.a(x), {"a": nn.LeakyReLU(3.0, inplace=True)}, TypeError, "'a'"),
     (lambda self, x: x + F.leaky_relu(x, 3.0, inplace=True), {}, TypeError, "'leaky_relu'"),
     (lambda self, x: x[[0, 0]], {}, TypeError, "'getitem'"),
+    (lambda self, x: x + F.leaky_relu(x, 3.0, True), {}, TypeError, "'leaky_relu'"),
+    (lambda self, x: x + F.leaky_relu(x.view(-1), 3.0, True), {}, TypeError, "'leaky_relu'"),
+    (lambda self, x: self.a(x) + self.b(x), {"a": nn.ELU(3.0, True), "b": nn.ReLU()}, TypeError, "'a'"),
+    (lambda self, x: x * torch.rand(1), {}, TypeError, "random"),
+    (lambda self, x: self.a(x, x, x, attn_mask=x)[0], {"a": nn.MultiheadAttention(4, 2)}, TypeError, "'a'"),
     (lambda self, x: self.a(x, x, x)[1], {"a": nn.MultiheadAttention(4, 2)}, ValueError, "around= and radius="),
 ]
 
@@ -90,6 +95,31 @@ def test_what_is_not_known_is_refused_by_name(
 ) -> None:
     with pytest.raises(error, match=f"module: .*{match}"):
         lipschitz_bound(module_of(forward, **layers))
+
+
+def test_what_works_in_place_on_a_value_of_its_own_is_known() -> None:
+    steep = nn.LeakyReLU(3.0, inplace=True)
+    for module in (
+        module_of(lambda self, x: x + self.a(self.b(x)), a=steep, b=nn.Linear(4, 4)),
+        module_of(lambda self, x: x + self.a(x), a=nn.Sequential(nn.Linear(4, 4), steep)),
+    ):
+        x = torch.randn(4).double()
+        for ball in ({}, {"around": x.unsqueeze(0)}):
+            bound = lipschitz_bound(module.double(), **ball).item()
+            assert steepness(module, x) <= bound * (1 + 1e-9)
+
+
+def test_a_forward_that_keeps_what_it_sees_leaves_the_module_as_it_was() -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        self.seen = x
+        self.count += 1
+        return self.a(x)
+
+    module = module_of(forward, a=nn.Linear(2, 2))
+    module.count = 0
+    assert lipschitz_bound(module).item() > 0
+    assert module.count == 0
+    assert not hasattr(module, "seen")
 
 
 def test_a_term_that_is_repeated_counts_as_often_as_it_is() -> None:
@@ -146,7 +176,10 @@ def test_resnet_18_has_no_type_error() -> None:
             module.groups = module.in_channels if module.in_channels == module.out_channels else 1
             if module.groups > 1:
                 module.weight = nn.Parameter(module.weight.detach()[:, :1])
-    assert 0 < lipschitz_bound(net.double()).item() < float("inf")
+    plain = lipschitz_bound(net.double()).item()
+    assert 0 < plain < float("inf")
+    near = lipschitz_bound(net, around=torch.randn(1, 3, 32, 32).double()).item()
+    assert 0 < near <= plain * (1 + 1e-9)
 
 
 def test_a_vision_transformer_without_normalisation_in_a_ball() -> None:
