@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from spectral_param.functional.convolution.geometry import Geometry
-from spectral_param.functional.convolution.written_out import convolve
+from spectral_param.functional.convolution.written_out import adjoint, convolve
 
 
+@torch.no_grad()
 def power_step(weight: Tensor, geometry: Geometry, image: Tensor) -> tuple[Tensor, Tensor]:
     """One step, two convolutions: by how much an image is stretched, and an image that is stretched at least as much.
 
@@ -29,9 +30,8 @@ def power_step(weight: Tensor, geometry: Geometry, image: Tensor) -> tuple[Tenso
         >>> power_step(torch.tensor([[[3.0]]]), geometry_of(conv), image)
         (tensor(3.), tensor([[[0.5000, 0.5000, 0.5000, 0.5000]]]))
     """
-    unit = (image / torch.linalg.vector_norm(image)).detach().requires_grad_()
-    with torch.enable_grad():
-        stretched = convolve(unit, weight.detach(), geometry)
-        (back,) = torch.autograd.grad(stretched, unit, stretched.detach())
-    norm, length = torch.linalg.vector_norm(stretched.detach()), torch.linalg.vector_norm(back)
-    return norm, torch.where(length > 0, back / length, unit.detach())
+    unit = image / torch.linalg.vector_norm(image)
+    stretched = convolve(unit, weight, geometry)
+    back = adjoint(stretched, weight, geometry, image.shape[2:])
+    norm, length = torch.linalg.vector_norm(stretched), torch.linalg.vector_norm(back)
+    return norm, torch.where(length > 0, back / length, unit)

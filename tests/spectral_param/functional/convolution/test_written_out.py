@@ -4,7 +4,7 @@ from torch import nn
 
 from spectral_param.functional.convolution.geometry import geometry_of
 from spectral_param.functional.convolution.power import power_step
-from spectral_param.functional.convolution.written_out import convolve, entries, written_out
+from spectral_param.functional.convolution.written_out import adjoint, convolve, entries, written_out
 from tests.spectral_param.functional.convolution.options import convolutions, jacobian
 
 MODES = ("zeros", "circular", "reflect", "replicate")
@@ -28,6 +28,27 @@ def test_what_is_convolved_is_what_the_module_makes(drawn: tuple[nn.Module, tupl
     images = torch.randn(2, conv.in_channels, *image, dtype=torch.float64)
     bias = 0 if conv.bias is None else conv.bias.reshape(-1, *(1 for _ in image))
     torch.testing.assert_close(convolve(images, conv.weight, geometry_of(conv)) + bias, conv(images))
+
+
+@settings(max_examples=60, deadline=None)
+@given(convolutions(MODES))
+def test_the_adjoint_is_the_transpose(drawn: tuple[nn.Module, tuple[int, ...]]) -> None:
+    conv, image = drawn
+    geometry, weight = geometry_of(conv), conv.weight.detach()
+    x = torch.randn(2, conv.in_channels, *image, dtype=torch.float64)
+    made = convolve(x, weight, geometry)
+    y = torch.randn_like(made)
+    back = adjoint(y, weight, geometry, image)
+    assert back.shape == x.shape
+    torch.testing.assert_close((made * y).sum(), (x * back).sum())
+
+
+def test_the_adjoint_where_more_is_padded_behind_than_before() -> None:
+    conv = nn.Conv2d(2, 3, (4, 2), padding="same", dtype=torch.float64)
+    geometry, x = geometry_of(conv), torch.randn(1, 2, 5, 6, dtype=torch.float64)
+    made = convolve(x, conv.weight, geometry)
+    back = adjoint(made, conv.weight, geometry, (5, 6))
+    torch.testing.assert_close(made.square().sum(), (x * back).sum())
 
 
 @settings(max_examples=20, deadline=None)
