@@ -142,20 +142,23 @@ class _Evaluation:
     # ------------------------------------------------------------------------------------------------------------ calls
 
     def _call(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], whole: Moved) -> Any:
-        if node.target is operator.getitem and isinstance(args[0], tuple) and isinstance(args[1], int):
+        if node.target is operator.getitem and isinstance(args[0], tuple) and isinstance(args[1], (int, slice)):
             return args[0][args[1]]
         moving = moving_in((args, kwargs))
         if node.op == "call_module":
             return self._layer(node, self.module.get_submodule(str(node.target)), args, kwargs, moving)
         if not moving:
+            if node.target in ADD_IN_PLACE or (node.op == "call_method" and str(node.target).endswith("_")):
+                raise self._unknown(node)  # it changes what others may read
             return constant(node, args, kwargs)
         target, first = node.target, args[0]
         if target in ADD or target in ADD_IN_PLACE:
-            if len(args) == 2 and not kwargs:
+            if not kwargs:
                 self._check_alone(node, target in ADD_IN_PLACE)
                 return self._sum(node, args)
         elif target in SCALE:
-            return self._scaled(node, args)
+            if not kwargs:
+                return self._scaled(node, args)
         elif target in JOIN:
             by = torch.stack([m.by.square() for m in moving]).sum().sqrt()
             return self._made(node, args, kwargs, replace(moving[0], by=by, shape=Shape.new()))
@@ -174,7 +177,7 @@ class _Evaluation:
             return self.through(layer, first)
         if target is operator.getitem and is_basic(args[1]):
             return self._made(node, args, kwargs, replace(first, shape=Shape.new()))
-        if target in REARRANGE:
+        if target in REARRANGE and not any(isinstance(arg, torch.dtype) for arg in args):
             return self._made(node, args, kwargs, replace(first, shape=Shape.new()))
         if target in MEAN:
             made = self._made(node, args, kwargs, replace(first, shape=Shape.new()))
@@ -253,7 +256,8 @@ class _Evaluation:
         try:
             if len(args) > 4:
                 raise TypeError("too many to know their order")
-            return LAYERS[node.target](*args, **kwargs)
+            given = {name: value for name, value in kwargs.items() if name != "antialias" or value}  # of interpolate
+            return LAYERS[node.target](*args, **given)
         except TypeError:
             raise self._unknown(node) from None
 

@@ -67,6 +67,7 @@ def convolution(module: _ConvNd, value: Moved) -> Tensor:
 
 def pooling(module: nn.Module) -> Tensor:
     """The greatest, the mean or a norm of each window."""
+    _check_values(module)
     geometry = _pooled(module)
     size = math.prod(geometry.kernel)
     factor = 1.0
@@ -87,6 +88,7 @@ def pooling(module: nn.Module) -> Tensor:
 
 def adaptive_pooling(module: nn.Module, value: Moved) -> Tensor:
     """Windows that follow from the image: where that is not known, from the image in which they overlap most."""
+    _check_values(module)
     sides = _ADAPTIVE[next(kind for kind in type(module).__mro__ if kind in _ADAPTIVE)]
     outputs = _each(module.output_size, sides)
     image = (None,) * sides if value.centre is None else value.centre.shape[-sides:]
@@ -115,6 +117,11 @@ def shape_after_windows(module: Any, shape: Shape) -> Shape:
     if isinstance(module, _ConvNd):
         shape = shape.with_channels(module.in_channels, module.out_channels)
     return shape.with_sides(tuple(steps))
+
+
+def _check_values(module: Any) -> None:
+    if getattr(module, "return_indices", False):
+        raise ValueError(f"module: expected {type(module).__name__} with return_indices=False, since indices jump.")
 
 
 def _pooled(module: Any) -> Geometry:

@@ -9,17 +9,16 @@ Barthélemy, Araujo and Allauzen (2023) square G again and again instead: a boun
 frequencies take as many products as are here used by few.
 
 Of rounding, in arithmetic with unit u: G of H with m rows is off by γ_m tr G at most, and a decomposition of
-A = ℓ² I - G that ends is one of a matrix off by Σ_j γ_j A_jj at most (Rump, 2006), with
-γ_k = 1.5 (k + 4) u, which has room for complex numbers. Both are taken off the diagonal beforehand; up to 512 rows
-float32 costs half a percent so.
+A = ℓ² I - G that ends is one of a matrix off by Σ_j γ_j A_jj at most (Rump, 2006), with γ_k = 1.5 (k + 4) u, which has
+room for complex numbers. Both are taken off the diagonal beforehand; up to 512 rows float32 costs half a percent so.
 
 Note [Between frequencies]
 ~~~~~~~~~~~~~~~~~~~~~~~~~~
 The norm of H(ω), over real ω, may be larger between M frequencies than at them. Let S be its supremum along one side,
 at ω*, with S = Re v* H(ω*) u for unit u, v. In g(ω) = Re v* H(ω) D(ω) u let D, diagonal and unitary, with D(ω*) = I,
 shift the columns of each phase so that their exponents lie from -r to r, 2r being the most turns between two taps of
-one phase: g is real, of exponential type r, and |g| ≤ S = g(ω*). By a lemma of Duffin and Schaeffer g(ω) ≥ S cos(r (ω
-- ω*)) where |ω - ω*| ≤ π / r. One of M frequencies is within π / M of ω*, and so, for M > 2 r,
+one phase: g is real, of exponential type r, and |g| ≤ S = g(ω*). By a lemma of Duffin and Schaeffer
+g(ω) ≥ S cos(r (ω - ω*)) where |ω - ω*| ≤ π / r. One of M frequencies is within π / M of ω*, and so, for M > 2 r,
 
     S ≤ max_f ‖H(2π f / M)‖ / cos(π r / M),
 

@@ -58,6 +58,24 @@ def test_no_forward_of_one_s_own_is_steeper(forward: object, layers: dict[str, n
     assert steepness(module, x) <= bound * (1 + 1e-9)
 
 
+IMAGES = [
+    lambda self, x: F.max_pool2d(x, 3, 1),
+    lambda self, x: F.avg_pool2d(x, 3, 1, 1),
+    lambda self, x: F.adaptive_avg_pool2d(x, (2, 3)),
+    lambda self, x: F.interpolate(x, scale_factor=1.5, mode="bilinear"),
+    lambda self, x: x + F.interpolate(self.a(F.max_pool2d(x, 2)), size=x.shape[2:]),
+    lambda self, x: F.pixel_shuffle(F.pixel_unshuffle(x, 2), 2),
+    lambda self, x: x + self.a(x).mean((2, 3), keepdim=True),
+    lambda self, x: torch.cat(self.a(x).chunk(2, 1)[::-1], 1) + x[:, :1].expand(-1, 4, -1, -1),
+]
+
+
+@pytest.mark.parametrize("forward", IMAGES)
+def test_no_forward_on_images_is_steeper(forward: object) -> None:
+    module, x = module_of(forward, a=nn.Conv2d(4, 4, 3, padding=1)).double(), torch.randn(4, 6, 6).double()
+    assert steepness(module, x) <= lipschitz_bound(module, around=x.unsqueeze(0)).item() * (1 + 1e-9)
+
+
 def test_a_sum_counts_both_terms() -> None:
     module = module_of(lambda self, x: x + self.a(x), a=nn.Linear(3, 3))
     nn.init.eye_(module.a.weight)
@@ -79,6 +97,11 @@ REFUSED = [
     (lambda self, x: self.a(x).add_(x), {"a": nn.Identity()}, TypeError, "'add_'"),
     (lambda self, x: x + self.a(x), {"a": nn.LeakyReLU(3.0, inplace=True)}, TypeError, "'a'"),
     (lambda self, x: x + F.leaky_relu(x, 3.0, inplace=True), {}, TypeError, "'leaky_relu'"),
+    (lambda self, x: torch.div(x, 2, rounding_mode="floor"), {}, TypeError, "'div'"),
+    (lambda self, x: x.view(torch.int32), {}, TypeError, "'view'"),
+    (lambda self, x: torch.sub(x, self.a(x), alpha=9), LINEAR, TypeError, "'sub'"),
+    (lambda self, x: self.a.weight.mul_(2)[0, 0] * x, LINEAR, TypeError, "'mul_'"),
+    (lambda self, x: F.max_pool1d(x, 2, return_indices=True)[1], {}, TypeError, "'max_pool1d_with_indices'"),
     (lambda self, x: x[[0, 0]], {}, TypeError, "'getitem'"),
     (lambda self, x: x + F.leaky_relu(x, 3.0, True), {}, TypeError, "'leaky_relu'"),
     (lambda self, x: x + F.leaky_relu(x.view(-1), 3.0, True), {}, TypeError, "'leaky_relu'"),
