@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -54,6 +55,9 @@ def convolution(module: _ConvNd, value: Moved) -> Tensor:
     image = None if value.centre is None else tuple(value.centre.shape[-len(geometry.kernel) :])
     padded = stretch(geometry) if image is None else circle(geometry, geometry.sides(image))[1]
     bound = bound_everywhere(geometry.blocks(weight), geometry).to("cpu") * padded
+    if padded > 1 and geometry.padding_mode == "circular" and tuple(map(sum, geometry.padding)) == geometry.reach:
+        every = replace(geometry, stride=(1,) * len(geometry.stride))  # of whose windows those of a stride are some
+        bound = torch.minimum(bound, bound_everywhere(geometry.blocks(weight), every).to("cpu"))
     if image is not None and math.prod(image) <= FEW:
         bound = torch.minimum(bound, operator_norm_bound(weight, geometry, image).to("cpu"))
     bound = bound + rounding(module) * overlap * padded
