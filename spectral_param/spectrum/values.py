@@ -18,10 +18,11 @@ def singular_values(
     For a registered weight they are |σ|, without a decomposition; otherwise :func:`torch.linalg.svdvals` of the weight
     read as :func:`~spectral_param.register_svd_parametrization` reads it.
 
-    With ``operator`` they are those of a convolution, as its kernel, strides and padding make it, as a map of images of
-    that size, of which the kernel's as a matrix say little. Images on a circle (``padding_mode="circular"`` to the same size, strides that divide it) are read at
-    each frequency, exactly. With any other padding the operator is written out as a matrix, exactly, for small images;
-    for images of any size ``exact=False`` gives upper bounds, each at least the singular value in its place.
+    With ``operator`` they are those of a convolution, as its kernel, strides and padding make it, as a map of images
+    of that size, of which the kernel's as a matrix say little. Images on a circle (``padding_mode="circular"`` to the
+    same size, strides that divide it) are read at each frequency, exactly. With any other padding the operator is
+    written out as a matrix, exactly, for small images; for images of any size ``exact=False`` gives upper bounds, each
+    at least the singular value in its place.
 
     Args:
         module: the module that owns the weight.
