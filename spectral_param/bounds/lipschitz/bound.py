@@ -18,6 +18,7 @@ from spectral_param.bounds.lipschitz.moved import Moved, Shape
 from spectral_param.bounds.lipschitz.traced import moved_through
 from spectral_param.bounds.norms import operator_norm
 from spectral_param.nn.residual import Residual
+from spectral_param.nn.spectral_rnn import SpectralRNN
 from spectral_param.nn.svd_linear import SVDLinear
 
 
@@ -56,7 +57,7 @@ def lipschitz_bound(module: nn.Module, *, around: Tensor | None = None, radius: 
         way counts as a constant.
 
     Raises:
-        TypeError: if no bound is known for a module in it, or for what a call of it does.
+        TypeError: if no bound is known for a module in it, or for what a call of it does; if ``around`` is no tensor.
         ValueError: if there is none as a module is set up (batch normalisation without running statistics, an
         activation
             that jumps, or is steeper without end), or ``around`` or ``radius`` is needed for one; if ``radius`` is
@@ -80,6 +81,8 @@ def lipschitz_bound(module: nn.Module, *, around: Tensor | None = None, radius: 
         >>> lipschitz_bound(nn.Sequential(Halve(), Halve())).item()
         0.25
     """
+    if around is not None and not isinstance(around, Tensor):
+        raise TypeError(f"around: expected a tensor, got {type(around).__name__}.")
     if not radius >= 0 or (radius < math.inf and around is None):
         raise ValueError(f"radius: expected at least 0, beside around=, got {radius}.")
     return _moved(module, Moved(centre=around, radius=radius)).by
@@ -163,6 +166,13 @@ def _embedding_bag(module: nn.EmbeddingBag) -> Tensor:
     return operator_norm(module)
 
 
+def _recurrent(module: nn.Module) -> Tensor:
+    raise TypeError(
+        f"module: no Lipschitz bound is known for {type(module).__name__} as a map of one input; simple recurrent "
+        "networks have unrolled_lipschitz_bounds over their steps, cells have cell_lipschitz_bound."
+    )
+
+
 def _same(module: nn.Module, shape: Shape) -> Shape:
     return shape
 
@@ -178,6 +188,7 @@ _FAMILIES: tuple[tuple[dict[Any, Callable[..., Any]], Callable[[Any, Shape], Sha
     ({kind: rule for kind, rule in windows.RULES.items() if kind not in windows.WINDOWED}, None),
     (resampling.RULES, None),
     ({nn.Linear: _linear, SVDLinear: _svd_linear}, _after_linear),
+    ({nn.RNNBase: _recurrent, nn.RNNCellBase: _recurrent, SpectralRNN: _recurrent}, None),
     ({nn.Embedding: _embedding, nn.EmbeddingBag: _embedding_bag}, None),
     ({nn.MultiheadAttention: self_attention, nn.Sequential: _in_turn, Residual: _residual}, None),
 )
