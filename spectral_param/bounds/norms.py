@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 from spectral_param.bounds.known_call import departure, methods_in_call
 from spectral_param.parametrization.lookup import parametrization_lists
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.spectrum.as_matrix import matrix_of
+from spectral_param.spectrum.as_matrix import matrix_of, weight_of
 
 _LIST, _SVD = methods_in_call(parametrize.ParametrizationList), methods_in_call(SVDParametrization)
 
@@ -63,6 +63,45 @@ def operator_norms(module: nn.Module, tensor_name: str = "weight", *, is_built: 
     greatest, length = sigma.amax(-1), torch.linalg.vector_norm(sigma.detach(), dim=-1)
     norm = greatest + factors * (8 * greatest.detach() + length)
     return norm + weight / 2 * length if is_built and weight > factors else norm
+
+
+def rounding(module: nn.Module, tensor_name: str = "weight") -> Tensor:
+    """What the norm of a weight may be off by as it is built: see :func:`operator_norms`; 0 for a plain one.
+
+    Args:
+        module: the owner.
+        tensor_name: its weight.
+
+    Returns:
+        A scalar, without a graph.
+
+    Raises:
+        TypeError: as for :func:`operator_norms`.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.bounds.norms import rounding
+        >>> rounding(nn.Linear(2, 2)).item()
+        0.0
+    """
+    if SVDParametrization.alone_on(module, tensor_name) is None:
+        return torch.zeros((), dtype=torch.float64)
+    sigma, weight, factors = _spectrum(module, tensor_name)
+    greatest, length = sigma.detach().amax(-1), torch.linalg.vector_norm(sigma.detach(), dim=-1)
+    return torch.linalg.vector_norm(factors * (8 * greatest + length) + weight / 2 * length)
+
+
+def weight_in_evaluation(module: nn.Module, tensor_name: str = "weight") -> Tensor:
+    """A weight as the module works with it in evaluation, whatever its mode.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.bounds.norms import weight_in_evaluation
+        >>> weight_in_evaluation(nn.Linear(2, 3)).shape
+        torch.Size([3, 2])
+    """
+    with _in_evaluation(module):
+        return weight_of(module, tensor_name)
 
 
 def both_norms(module: nn.Module, tensor_name: str = "weight", *, over_range: bool = False) -> tuple[Tensor, Tensor]:
