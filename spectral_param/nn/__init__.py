@@ -2,6 +2,7 @@
 
 from spectral_param.nn.residual import Residual
 from spectral_param.nn.spectral_rnn import SpectralRNN
+from spectral_param.nn.svd_conv import SVDConv1d, SVDConv2d, SVDConv3d
 from spectral_param.nn.svd_linear import SVDLinear
 
-__all__ = ["Residual", "SVDLinear", "SpectralRNN"]
+__all__ = ["Residual", "SVDConv1d", "SVDConv2d", "SVDConv3d", "SVDLinear", "SpectralRNN"]

@@ -1,0 +1,1 @@
+"""Convolutions as operators on images, tensors in and tensors out."""
