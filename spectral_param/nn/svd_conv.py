@@ -96,7 +96,7 @@ class _SVDConv(_ConvNd):
             ValueError: if a side does not fit.
         """
         self._check_sides("input", input.shape[-self._dimensions :])
-        return super().forward(input)
+        return self._conv_forward(input, self.weight, self.bias)
 
     def inverse(self, output: Tensor) -> Tensor:
         """Finds the input of an output, by one transposed convolution with the kernel of 1/σ; differentiable.

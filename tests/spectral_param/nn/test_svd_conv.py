@@ -2,6 +2,7 @@ import copy
 import io
 import math
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,15 +18,21 @@ from spectral_param import (
     Positive,
     clip_singular_values_,
     condition_number,
+    inverse,
+    log_abs_det,
     parameter_groups,
+    pinv,
     remove_svd_parametrization,
     renormalize_reflectors_,
     singular_values,
+    solve,
     spectral_norm,
     spectral_table,
+    svd,
     svd_parametrizations,
     together,
 )
+from spectral_param.bounds import lipschitz_bound
 from spectral_param.nn import SVDConv1d, SVDConv2d, SVDConv3d
 
 KINDS = {1: SVDConv1d, 2: SVDConv2d, 3: SVDConv3d}
@@ -403,3 +410,36 @@ def test_a_kernel_cannot_be_assigned_and_leaves_the_factors_as_they_are() -> Non
     with pytest.raises(RuntimeError, match="weight: expected the factors"):
         conv.load_state_dict({"weight": torch.randn(2, 2, 3, 3), "bias": torch.zeros(2)})
     torch.testing.assert_close(conv.weight, before, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("function", [svd, inverse, pinv, log_abs_det])
+def test_functions_of_matrices_name_what_the_layer_has_instead(function: Callable[[nn.Module], object]) -> None:
+    with pytest.raises(ValueError, match=r"tensor_name: expected a matrix.*inverse\(output\)"):
+        function(SVDConv2d(2, 2, 3))
+    with pytest.raises(ValueError, match="tensor_name: expected a matrix"):
+        solve(SVDConv2d(2, 2, 3), torch.ones(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("arguments", [(3, 8, 3), (1, 16, 5), (16, 16, 7), (2, 8, 6, 2)])
+def test_the_lipschitz_bound_is_max_sigma_and_not_below_the_operator(
+    arguments: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    conv = SVDConv2d(*arguments, sigma=Bounded(2.0), dtype=dtype)
+    spread(conv)
+    exact = copy.deepcopy(conv)
+    found = nn.Conv2d(*arguments, padding=exact.padding, padding_mode="circular", dtype=torch.float64)
+    found.load_state_dict({"weight": conv.weight.detach(), "bias": conv.bias.detach()})
+    true, bound = torch.linalg.svdvals(operator(found, 6, 6))[0], lipschitz_bound(conv)
+    assert true <= bound <= spectral_norm(conv).double() * (1 + 200 * torch.finfo(dtype).eps)
+    conv.padding_mode = "zeros"
+    assert lipschitz_bound(conv) == bound
+
+
+def test_a_derived_layer_that_convolves_otherwise_has_no_bound() -> None:
+    class Twice(SVDConv2d):
+        def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            return 2 * super()._conv_forward(input, weight, bias)
+
+    with pytest.raises(TypeError, match="'_conv_forward' that is not"):
+        lipschitz_bound(Twice(2, 2, 3))
