@@ -107,8 +107,8 @@ class ShiftedParametrization(SVDParametrization):
         if not has_numbers(weight):
             return self._with_shifts(super().right_inverse(weight))
         raise ValueError(
-            "weight: expected the factors, in a state_dict of this class, since few kernels have an operator of "
-            "known σ, got a kernel; clip_singular_values_ changes σ."
+            "weight: expected the factors, as state_dict() of such a layer has them, got a kernel; few kernels have an "
+            "operator of known σ."
         )
 
     def starting_factors(self, weight: Tensor) -> list[Tensor]:

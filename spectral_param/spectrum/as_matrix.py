@@ -35,7 +35,13 @@ def matrix_of(module: nn.Module, tensor_name: str) -> Tensor:
         raise ValueError(f"tensor_name: {type(module).__name__} has no weight {tensor_name!r}.")
     weight: Tensor = getattr(module, tensor_name)
     if is_registered(module, tensor_name):
-        matrices = parametrization_lists(module)[tensor_name][0].matrices
+        first = parametrization_lists(module)[tensor_name][0]
+        if isinstance(first, ShiftedParametrization):
+            raise ValueError(
+                f"tensor_name: expected {tensor_name!r} to be its SVD alone, got a kernel with the σ of an operator "
+                "under another parametrization."
+            )
+        matrices = first.matrices
     else:
         matrices = matrices_of(module, weight)
     stack = matrices.of(wide(weight))

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from spectral_param import (
     Band,
@@ -418,6 +419,13 @@ def test_functions_of_matrices_name_what_the_layer_has_instead(function: Callabl
         function(SVDConv2d(2, 2, 3))
     with pytest.raises(ValueError, match="tensor_name: expected a matrix"):
         solve(SVDConv2d(2, 2, 3), torch.ones(2))
+
+
+def test_under_another_parametrization_its_sigma_are_not_known() -> None:
+    conv = SVDConv2d(2, 2, 3)
+    parametrize.register_parametrization(conv, "weight", nn.Identity())
+    with pytest.raises(ValueError, match="tensor_name: expected 'weight' to be its SVD alone"):
+        singular_values(conv)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
