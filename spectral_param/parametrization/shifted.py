@@ -53,7 +53,7 @@ class ShiftedParametrization(SVDParametrization):
         place = sum(place >= 0 for place in self.layout.places)
         self._left = Side("left shifts", place, p, p // 2, self.shifts[0])
         self._right = Side("right shifts", place + (self.shifts[0] > 0), matrices.q, matrices.q // 2, self.shifts[1])
-        self._kept_directions = FrozenProduct(), FrozenProduct()
+        self._kept_frames = FrozenProduct(), FrozenProduct()
 
     @property
     def sides(self) -> list[Side]:
@@ -79,14 +79,14 @@ class ShiftedParametrization(SVDParametrization):
     def _kernel(self, matrix: Tensor, factors: tuple[Tensor, ...]) -> Tensor:
         """The kernel of a matrix between the shifts."""
         left, right = (
-            self._directions(side, factors, kept)
-            for side, kept in zip((self._left, self._right), self._kept_directions, strict=True)
+            self._frames(side, factors, kept)
+            for side, kept in zip((self._left, self._right), self._kept_frames, strict=True)
         )
         kernel = shifted_kernel(matrix, left.to(matrix), right.to(matrix), self.dimensions)
         return spread_over_pixels(kernel, self.stride)
 
-    def _directions(self, side: Side, factors: tuple[Tensor, ...], kept: FrozenProduct) -> Tensor:
-        """Orthonormal directions, (count, n, r), of what is shifted on a side."""
+    def _frames(self, side: Side, factors: tuple[Tensor, ...], kept: FrozenProduct) -> Tensor:
+        """Orthonormal columns, (count, n, r), of what is shifted on a side."""
         if not side.blocks:
             return factors[0].new_empty(0, side.n, 0)
         product = self._product_of(side, factors[side.place])

@@ -34,7 +34,7 @@ def shifted_kernel(weight: Tensor, left: Tensor, right: Tensor, dimensions: int)
 
     Args:
         weight: W, (p, q) in float32 or float64.
-        left: orthonormal directions of each factor on the left, (f, p, r), f a multiple of the dimensions: along each
+        left: a frame of orthonormal columns for each factor on the left, (f, p, r), f a multiple of d: along each
             axis in turn, the last outermost.
         right: the same on the right, (g, q, r′); f + g an even multiple.
         dimensions: d, of an image.
@@ -53,11 +53,11 @@ def shifted_kernel(weight: Tensor, left: Tensor, right: Tensor, dimensions: int)
     p, q = weight.shape
     taps = weight.reshape(p, *(1,) * dimensions, q)  # each side's channels outermost, so that products are of matrices
     half = (len(left) + len(right)) // 2
-    for i, directions in enumerate(left):
-        moved = (directions @ (directions.mT @ taps.flatten(1))).view_as(taps)
+    for i, frame in enumerate(left):
+        moved = (frame @ (frame.mT @ taps.flatten(1))).view_as(taps)
         taps = _spread(taps - moved, moved, 1 + i % dimensions, backwards=i >= half)
-    for i, directions in enumerate(right, start=len(left)):
-        moved = (taps @ directions) @ directions.mT
+    for i, frame in enumerate(right, start=len(left)):
+        moved = (taps @ frame) @ frame.mT
         taps = _spread(taps - moved, moved, 1 + i % dimensions, backwards=i >= half)
     return taps.movedim(-1, 1)
 
