@@ -8,12 +8,14 @@ from benchmarks import certified
 
 
 def test_every_library_that_is_here_has_a_row(small_mnist, monkeypatch, capsys):
-    arguments = "--val-size 40 --epochs 1 --seeds 1 --width 2 --lr 1e-3 1e-2"
+    arguments = "--val-size 40 --epochs 1 --seeds 1 --width 2 --lr 1e-3 1e-2 --seconds 0"
     monkeypatch.setattr(sys, "argv", ["certified", str(small_mnist), *arguments.split()])
     certified.main()
-    titles, _, *rows = capsys.readouterr().out.splitlines()
+    table, steps = capsys.readouterr().out.split("\n\n")
+    titles, _, *rows = table.splitlines()
     assert [row.split("|")[1].strip() for row in rows] == list(certified.libraries())
     assert {row.count("|") for row in rows} == {titles.count("|")}
+    assert len({line.count("|") for line in steps.splitlines()}) == 1
     ours = [cell.strip() for cell in rows[1].split("|")]
     assert float(ours[9]) == pytest.approx(1.0, abs=1e-4)
     assert float(ours[10]) <= 1.0001
