@@ -1,5 +1,6 @@
 """What the singular values of a network promise: how far its output can move, and how well it can generalize."""
 
+from spectral_param.bounds import certified_layers  # noqa: F401  # its bounds join those of lipschitz
 from spectral_param.bounds.certificate import certified_hinge_loss, certified_radius
 from spectral_param.bounds.generalization import mlp_generalization_gap, rnn_generalization_gap
 from spectral_param.bounds.lipschitz import lipschitz_bound

@@ -12,14 +12,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from spectral_param.bounds.known_call import by_known_call
 from spectral_param.bounds.norms import operator_norm, operator_norms
-from spectral_param.nn.centering import Centering
-from spectral_param.nn.group_sort import GroupSort, MaxMin
 from spectral_param.nn.residual import Residual
-from spectral_param.nn.svd_conv import SVDConv1d, SVDConv2d, SVDConv3d
 from spectral_param.nn.svd_linear import SVDLinear
 from spectral_param.parametrization.blocks import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
-from spectral_param.parametrization.shifted import ShiftedParametrization
-from spectral_param.parametrization.svd import SVDParametrization
 
 # The greatest slope, rounded up, or for softmax the greatest norm of its Jacobian.
 _CONSTANTS: dict[type[nn.Module], float] = {
@@ -30,9 +25,6 @@ _CONSTANTS: dict[type[nn.Module], float] = {
     nn.Dropout1d: 1.0,
     nn.Dropout2d: 1.0,
     nn.Dropout3d: 1.0,
-    GroupSort: 1.0,
-    MaxMin: 1.0,
-    Centering: 1.0,
     nn.ReLU: 1.0,
     nn.ReLU6: 1.0,
     nn.Tanh: 1.0,
@@ -70,10 +62,10 @@ def lipschitz_bound(module: nn.Module) -> Tensor:
     rounded up by a few ε of their dtype, for what W is off by as it is built; the rounding of the rest of a forward is
     not counted.
 
-    Known are ``nn.Linear`` and ``SVDLinear``; convolutions, ``SVDConv2d`` and its kin, and transposed ones; the usual
-    activations, ``GroupSort`` and softmax; max and average pooling; batch normalisation, ``Centering``; dropout,
-    flattening; ``nn.Sequential`` and :class:`~spectral_param.nn.Residual`. Modules of your own join them as in the
-    example; a class that is derived from one of them, with a ``forward`` of its own, needs a bound of its own.
+    Known are ``nn.Linear`` and ``SVDLinear``; convolutions and their transposes; the usual activations and softmax; max
+    and average pooling; batch normalisation; dropout, flattening; ``nn.Sequential`` and
+    :class:`~spectral_param.nn.Residual`. Modules of your own join them as in the example;
+    a class that is derived from one of them, with a ``forward`` of its own, needs a bound of its own.
 
     The σ of a convolution's kernel, read as (out, in·kh·kw), are not those of the convolution. Its bound is max|σ|·√r
     with r the number of windows that a pixel can lie in, ``kh·kw`` at stride 1: too large by √r at most, and exact
@@ -138,17 +130,6 @@ def _svd_linear(module: SVDLinear) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------- convolution and pooling
-
-
-@lipschitz_bound.register(SVDConv1d)
-@lipschitz_bound.register(SVDConv2d)
-@lipschitz_bound.register(SVDConv3d)
-def _svd_convolution(module: SVDConv1d | SVDConv2d | SVDConv3d) -> Tensor:
-    if not isinstance(SVDParametrization.alone_on(module), ShiftedParametrization):
-        return _convolution(module)
-    if module.padding_mode not in ("circular", "zeros"):
-        raise ValueError(f"module: expected padding with zeros or circular, got {module.padding_mode!r}.")
-    return operator_norm(module)
 
 
 def _convolution(module: _ConvNd) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,18 @@ from spectral_param.sizes import packed_size
 from spectral_param.torch_state.modes import has_numbers, is_seen_through
 from spectral_param.torch_state.precision import full_precision, wide
 from spectral_param.torch_state.shards import whole, write_
+
+
+@dataclass(frozen=True)
+class ShiftedKernel(Matrices):
+    """A kernel of which no matrix is read: p×q are those of the matrix between the shifts."""
+
+    def of(self, weight: Tensor) -> Tensor:
+        """Refuses, for those who look at a kernel that was changed after it was composed."""
+        raise ValueError(
+            "tensor_name: expected the kernel as its factors make it, which has their σ, got one under another "
+            "parametrization."
+        )
 
 
 class ShiftedParametrization(SVDParametrization):
@@ -46,7 +60,7 @@ class ShiftedParametrization(SVDParametrization):
     ) -> None:
         p, q, size, *more = kernel_shape
         self.dimensions = 1 + len(more)
-        matrices = Matrices(kernel_shape, 1, p, q * stride**self.dimensions)
+        matrices = ShiftedKernel(kernel_shape, 1, p, q * stride**self.dimensions)
         super().__init__(matrices, reflectors, sigma_map, init="orthogonal", dtype=dtype)
         self.stride = stride
         self.shifts = shifts_of(*self.shape, size // stride, self.dimensions)

@@ -12,7 +12,7 @@ from spectral_param.parametrization.blocks import Matrices
 from spectral_param.parametrization.factors import Layout, Side
 from spectral_param.parametrization.kept_weight import KeptWeight
 from spectral_param.parametrization.remaining import RemainingSpectrum
-from spectral_param.parametrization.shifted import ShiftedParametrization
+from spectral_param.parametrization.shifted import ShiftedKernel, ShiftedParametrization
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.injection.shared_class import Unfilled, rebuild
@@ -45,6 +45,6 @@ def safe_globals() -> list[Any]:
     """
     maps = [getattr(sigma, name) for name in sigma.__all__ if name != "SigmaMap"]
     held = [SVDParametrization, TurnedParametrization, ShiftedParametrization, SVDList, nn.ModuleDict]
-    sizes = [Matrices, Layout, Sizes, Side]
+    sizes = [Matrices, ShiftedKernel, Layout, Sizes, Side]
     kept = [FrozenProduct, KeptWeight, RemainingSpectrum]
     return [rebuild, Unfilled, *held, *sizes, *kept, *maps]

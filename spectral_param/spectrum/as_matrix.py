@@ -9,8 +9,6 @@ from torch.nn.utils import parametrize
 
 from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.lookup import is_registered, parametrization_lists
-from spectral_param.parametrization.shifted import ShiftedParametrization
-from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.torch_state.precision import wide
 
 
@@ -35,38 +33,11 @@ def matrix_of(module: nn.Module, tensor_name: str) -> Tensor:
         raise ValueError(f"tensor_name: {type(module).__name__} has no weight {tensor_name!r}.")
     weight: Tensor = getattr(module, tensor_name)
     if is_registered(module, tensor_name):
-        first = parametrization_lists(module)[tensor_name][0]
-        if isinstance(first, ShiftedParametrization):
-            raise ValueError(
-                f"tensor_name: expected {tensor_name!r} to be its SVD alone, got a kernel with the σ of an operator "
-                "under another parametrization."
-            )
-        matrices = first.matrices
+        matrices = parametrization_lists(module)[tensor_name][0].matrices
     else:
         matrices = matrices_of(module, weight)
     stack = matrices.of(wide(weight))
     return stack.squeeze(0) if matrices.count == 1 else stack
-
-
-def matrix_parametrization(module: nn.Module, tensor_name: str) -> SVDParametrization | None:
-    """The parametrization that says all about a matrix; ``None`` for a plain weight, or one changed further on top.
-
-    Raises:
-        ValueError: for a kernel whose σ are those of an operator on images, which has no matrix to decompose.
-
-    Example:
-        >>> from torch import nn
-        >>> from spectral_param.spectrum.as_matrix import matrix_parametrization
-        >>> matrix_parametrization(nn.Linear(2, 2), "weight") is None
-        True
-    """
-    parametrization = SVDParametrization.alone_on(module, tensor_name)
-    if isinstance(parametrization, ShiftedParametrization):
-        raise ValueError(
-            f"tensor_name: expected a matrix, {tensor_name!r} is a kernel with the σ of an operator on images; it has "
-            "singular_values, and its layer has inverse(output) and log_abs_det(height, width)."
-        )
-    return parametrization
 
 
 def check_square(tensor_name: str, shape: Sequence[int]) -> None:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.functional.factorization import svd_weight
+from spectral_param.parametrization.lookup import matrix_parametrization
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.spectrum.as_matrix import check_square, matrix_of, matrix_parametrization
+from spectral_param.spectrum.as_matrix import check_square, matrix_of
 from spectral_param.torch_state.modes import traced_or_transformed
 from spectral_param.torch_state.precision import full_precision
 

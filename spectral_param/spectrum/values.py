@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from spectral_param.parametrization.lookup import matrix_parametrization
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.spectrum.as_matrix import check_square, matrix_of, matrix_parametrization
+from spectral_param.spectrum.as_matrix import check_square, matrix_of
 
 
 def singular_values(module: nn.Module, tensor_name: str = "weight") -> Tensor:

@@ -424,7 +424,7 @@ def test_functions_of_matrices_name_what_the_layer_has_instead(function: Callabl
 def test_under_another_parametrization_its_sigma_are_not_known() -> None:
     conv = SVDConv2d(2, 2, 3)
     parametrize.register_parametrization(conv, "weight", nn.Identity())
-    with pytest.raises(ValueError, match="tensor_name: expected 'weight' to be its SVD alone"):
+    with pytest.raises(ValueError, match="tensor_name: expected the kernel as its factors make it"):
         singular_values(conv)
 
 
@@ -442,6 +442,13 @@ def test_the_lipschitz_bound_is_max_sigma_and_not_below_the_operator(
     assert true <= bound <= spectral_norm(conv).double() * (1 + 200 * torch.finfo(dtype).eps)
     conv.padding_mode = "zeros"
     assert lipschitz_bound(conv) == bound
+
+
+def test_a_folded_layer_has_the_bound_of_torchs() -> None:
+    conv = remove_svd_parametrization(SVDConv2d(2, 2, 3, padding_mode="zeros"))
+    plain = nn.Conv2d(2, 2, 3, padding=1)
+    plain.load_state_dict(conv.state_dict())
+    assert lipschitz_bound(conv) == lipschitz_bound(plain)
 
 
 def test_a_derived_layer_that_convolves_otherwise_has_no_bound() -> None:
