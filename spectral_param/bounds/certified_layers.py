@@ -22,14 +22,25 @@ _PLAIN: dict[type[nn.Module], type[nn.Module]] = {SVDConv1d: nn.Conv1d, SVDConv2
 @lipschitz_bound.register(SVDConv2d)
 @lipschitz_bound.register(SVDConv3d)
 def _svd_convolution(module: SVDConv1d | SVDConv2d | SVDConv3d) -> Tensor:
-    """max|σ|, also for zero padding; a kernel that was folded or changed goes by the rule of torch's layer."""
+    """max|σ|, also for zero padding; a kernel that was folded goes by the rule of torch's layer."""
     if not isinstance(SVDParametrization.alone_on(module), ShiftedParametrization):
-        rule: Any = lipschitz_bound.dispatch(next(_PLAIN[cls] for cls in _PLAIN if isinstance(module, cls)))
-        bound: Tensor = rule.__wrapped__(module)  # the forward, which is ours, is known here
-        return bound
+        return lipschitz_bound(_as_torchs(module))
     if module.padding_mode not in ("circular", "zeros"):
         raise ValueError(f"module: expected padding with zeros or circular, got {module.padding_mode!r}.")
     return operator_norm(module)
+
+
+def _as_torchs(module: SVDConv1d | SVDConv2d | SVDConv3d) -> nn.Module:
+    """The same kernel in a layer of torch's own."""
+    if "weight" not in module._parameters:
+        raise TypeError(f"module: expected {type(module).__name__} with a kernel of its own, got one that was changed.")
+    cls: Any = next(plain for own, plain in _PLAIN.items() if isinstance(module, own))
+    sizes = module.kernel_size, module.stride, module.padding
+    plain: nn.Module = cls(
+        module.in_channels, module.out_channels, *sizes, bias=False, padding_mode=module.padding_mode, device="meta"
+    )
+    plain.weight = module.weight
+    return plain
 
 
 @lipschitz_bound.register(GroupSort)

@@ -449,6 +449,9 @@ def test_a_folded_layer_has_the_bound_of_torchs() -> None:
     plain = nn.Conv2d(2, 2, 3, padding=1)
     plain.load_state_dict(conv.state_dict())
     assert lipschitz_bound(conv) == lipschitz_bound(plain)
+    parametrize.register_parametrization(conv, "weight", nn.Identity())
+    with pytest.raises(TypeError, match="one that was changed"):
+        lipschitz_bound(conv)
 
 
 def test_a_derived_layer_that_convolves_otherwise_has_no_bound() -> None:
