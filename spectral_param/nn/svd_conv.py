@@ -13,9 +13,10 @@ from torch.nn.modules.conv import _ConvNd
 from spectral_param.functional.convolution.circular_transpose import circular_transpose
 from spectral_param.parametrization.shifted import ShiftedParametrization
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.registration.counts import counts_of, integer
+from spectral_param.registration.counts import check_choices, counts_of, integer
 from spectral_param.registration.injection.install import install
 from spectral_param.sigma import SigmaMap, Unconstrained
+from spectral_param.torch_state.modes import traced_or_transformed
 
 _PADDINGS = ("circular", "zeros")
 
@@ -40,10 +41,8 @@ class _SVDConv(_ConvNd):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        sizes = {"in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel_size, "stride": stride}
-        for name, size in sizes.items():
-            if integer(name, size, "an integer") < 1:
-                raise ValueError(f"{name}: expected at least 1, got {size}.")
+        in_channels, out_channels = _positive("in_channels", in_channels), _positive("out_channels", out_channels)
+        kernel_size, stride = _positive("kernel_size", kernel_size), _positive("stride", stride)
         if kernel_size % stride or kernel_size // stride % 2 == 0:
             odd = f"an odd multiple of the stride {stride}, such as {stride} or {3 * stride}"
             raise ValueError(f"kernel_size: expected {odd if stride > 1 else 'an odd number'}, got {kernel_size}.")
@@ -55,10 +54,7 @@ class _SVDConv(_ConvNd):
             )
         if padding_mode not in _PADDINGS:
             raise ValueError(f"padding_mode: expected 'circular' or 'zeros', got {padding_mode!r}.")
-        if sigma is not None and not isinstance(sigma, SigmaMap):
-            raise TypeError(f"sigma: expected a σ map or None, got {type(sigma).__name__}.")
-        if train not in ("all", "sigma", "reflectors"):
-            raise ValueError(f"train: expected 'all', 'sigma' or 'reflectors', got {train!r}.")
+        check_choices(sigma, train)
         k = min(out_channels, channels)
         counts = counts_of(reflectors, k)
         sigma_map = Unconstrained() if sigma is None else copy.deepcopy(sigma)
@@ -118,13 +114,15 @@ class _SVDConv(_ConvNd):
             raise ValueError(f"output: expected {expected}, got {tuple(output.shape)}.")
         stride = parametrization.stride
         self._check_sides("output", [side * stride for side in output.shape[-self._dimensions :]])
-        if not torch.compiler.is_compiling() and (parametrization.sigma == 0).any():
+        if not traced_or_transformed() and (parametrization.sigma == 0).any():
             raise ValueError("module: expected σ that are not zero, got a singular operator.")
         kernel = parametrization.inverse_kernel()
-        batched = output if output.dim() == self._dimensions + 2 else output.unsqueeze(0)
-        shifted = batched if self.bias is None else batched - self.bias.view(-1, *(1,) * self._dimensions)
-        input = circular_transpose(shifted.to(kernel.dtype), kernel, stride)
-        return input if batched is output else input.squeeze(0)
+        is_batch = output.dim() == self._dimensions + 2
+        without_bias = (output if is_batch else output.unsqueeze(0)).to(kernel.dtype)
+        if self.bias is not None:
+            without_bias = without_bias - self.bias.to(kernel.dtype).view(-1, *(1,) * self._dimensions)
+        input = circular_transpose(without_bias, kernel, stride)
+        return input if is_batch else input.squeeze(0)
 
     def log_abs_det(self, *sides: int) -> Tensor:
         """Log |det| of the operator on an image: the number of its places times Σ log|σ|; differentiable.
@@ -165,6 +163,13 @@ class _SVDConv(_ConvNd):
             if side % stride or side < max(border, 1):
                 expected = f"sides of at least {max(border, 1)}" + (f", multiples of {stride}" if stride > 1 else "")
                 raise ValueError(f"{name}: expected {expected}, got {tuple(sides)}.")
+
+
+def _positive(name: str, size: int) -> int:
+    size = integer(name, size, "an integer")
+    if size < 1:
+        raise ValueError(f"{name}: expected at least 1, got {size}.")
+    return size
 
 
 class SVDConv2d(_SVDConv, nn.Conv2d):

@@ -106,11 +106,11 @@ class ShiftedParametrization(SVDParametrization):
         product = self._product_of(side, factors[side.place])
         if is_frozen(product):
             return kept.columns(product, side.m)
-        return product.columns(side.m, plainly=is_seen_through())
+        return product._replace(packed=wide(product.packed)).columns(side.m, plainly=is_seen_through())
 
     @staticmethod
     def _product_of(side: Side, factor: Tensor) -> ReflectorProduct:
-        return ReflectorProduct(wide(factor).view(side.blocks, -1), side.n, side.m)
+        return ReflectorProduct(factor.view(side.blocks, -1), side.n, side.m)
 
     # ------------------------------------------------------------------------------------------------------- starting
 
@@ -149,7 +149,7 @@ class ShiftedParametrization(SVDParametrization):
         super().renormalize_()
         for side in self._of_shifts:
             factor = self.factors[side.place]
-            unit = normalized(self._product_of(side, whole(factor)).reflectors())
+            unit = normalized(wide(self._product_of(side, whole(factor)).reflectors()))
             write_(factor, pack(unit).flatten())
 
     def extra_repr(self) -> str:

@@ -205,6 +205,13 @@ def test_it_reads_and_edits_as_other_registered_weights_do() -> None:
     assert row["trained"] == sum(q.numel() for name, q in conv.named_parameters() if name != "bias")
 
 
+def test_frozen_shifts_in_half_precision_are_widened() -> None:
+    conv, x = SVDConv2d(4, 4, 3, train="sigma"), torch.randn(1, 4, 4, 4)
+    low = copy.deepcopy(conv).bfloat16()
+    torch.testing.assert_close(low(x.bfloat16()).float(), conv(x), atol=0.05, rtol=0.05)
+    assert renormalize_reflectors_(low).weight.isfinite().all()
+
+
 def test_renormalized_reflectors_leave_the_kernel() -> None:
     conv = SVDConv2d(3, 5, 3, dtype=torch.float64)
     before, [(_, p)] = conv.weight.detach().clone(), svd_parametrizations(conv)
@@ -389,6 +396,14 @@ def test_images_that_do_not_fit() -> None:
         conv.log_abs_det(4)
     with pytest.raises(ValueError, match=r"sides: expected sides of at least 2, multiples of 2, got \(4, 5\)"):
         conv.log_abs_det(4, 5)
+
+
+def test_transforms_and_half_precision_meet_the_inverse() -> None:
+    conv, x = SVDConv2d(2, 2, 3), torch.randn(3, 2, 4, 4)
+    each = torch.func.vmap(lambda y: conv.inverse(y))(conv(x))
+    torch.testing.assert_close(each, x, atol=1e-4, rtol=0)
+    low = copy.deepcopy(conv).bfloat16()
+    torch.testing.assert_close(low.inverse(low(x.bfloat16())), x, atol=0.1, rtol=0)
 
 
 def test_what_cannot_be_inverted() -> None:
