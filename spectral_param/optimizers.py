@@ -159,18 +159,18 @@ def _factors(model: nn.Module, rates: StepRates | None) -> Iterator[_Factor]:
         blocks = f"{held.chunks}×{p}×{q}" if held.chunks > 1 else f"{p}×{q}"
         kind = held.reflectors, held.init, type(held.sigma_map)  # no number that training changes
         multiples = rates.of(held) if rates else (1.0,) * len(held.factors)
-        for place, side in zip(held.layout.places, ("U", "", "V"), strict=True):
-            if place >= 0:
-                factor, follows = held.factors[place], bool(rates and side)
-                label = " ".join(filter(None, (side, re.sub(r"\d+", "*", name), blocks)))
-                yield _Factor(
-                    factor,
-                    "reflectors" if side else "sigma",
-                    (label, *kind) if rates else ("",),
-                    multiples[place],
-                    length_by_sigma(factor, held) if follows else None,
-                    isinstance(held.sigma_map, Unconstrained),
-                )
+        names = {side.place: side.name for side in held.sides} | {held.layout.places[1]: ""}
+        for place in sorted(place for place in names if place >= 0):
+            factor, is_reflectors = held.factors[place], bool(names[place])
+            label = " ".join(filter(None, (names[place], re.sub(r"\d+", "*", name), blocks)))
+            yield _Factor(
+                factor,
+                "reflectors" if is_reflectors else "sigma",
+                (label, *kind) if rates else ("",),
+                multiples[place],
+                length_by_sigma(factor, held) if rates and is_reflectors else None,
+                isinstance(held.sigma_map, Unconstrained),
+            )
 
 
 def _number(groups: Sequence[dict[str, Any]]) -> None:

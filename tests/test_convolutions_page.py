@@ -12,4 +12,4 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILI
 @pytest.mark.parametrize("block", BLOCKS)
 def test_block_runs(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(block, "convolutions.md", "exec"), {"__name__": "plain_weights"})
+    exec(compile(block, "convolutions.md", "exec"), {"__name__": "convolutions"})

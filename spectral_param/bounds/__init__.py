@@ -1,5 +1,6 @@
 """What the singular values of a network promise: how far its output can move, and how well it can generalize."""
 
+from spectral_param.bounds.certificate import certified_hinge_loss, certified_radius
 from spectral_param.bounds.generalization import mlp_generalization_gap, rnn_generalization_gap
 from spectral_param.bounds.lipschitz import cell_lipschitz_bound, lipschitz_bound
 from spectral_param.bounds.margin_loss import MarginLoss, margin_loss
@@ -9,6 +10,8 @@ __all__ = [
     "MarginLoss",
     "UnrolledBounds",
     "cell_lipschitz_bound",
+    "certified_hinge_loss",
+    "certified_radius",
     "lipschitz_bound",
     "margin_loss",
     "mlp_generalization_gap",

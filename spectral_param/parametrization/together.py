@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from spectral_param.functional.factorization import ReflectorProduct
 from spectral_param.functional.ways import Way, build, is_frozen, way_to_build
+from spectral_param.parametrization.shifted import ShiftedParametrization
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.sigma import SigmaMap
@@ -192,7 +193,7 @@ def _alone(held: nn.Module) -> SVDParametrization | None:
     if (
         len(held._modules) > 1
         or p.chunks > 1
-        or isinstance(p, TurnedParametrization)
+        or isinstance(p, TurnedParametrization | ShiftedParametrization)
         or "forward" in held.__dict__
         or "forward" in p.__dict__
     ):

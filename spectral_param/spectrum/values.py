@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from spectral_param.parametrization.lookup import matrix_parametrization
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.spectrum.as_matrix import check_square, matrix_of, weight_of
 from spectral_param.spectrum.operator import convolution, operator_norm_bound, operator_singular_values
@@ -145,7 +146,7 @@ def log_abs_det(module: nn.Module, tensor_name: str = "weight") -> Tensor:
         >>> log_abs_det(layer).item()
         0.0
     """
-    parametrization = SVDParametrization.alone_on(module, tensor_name)
+    parametrization = matrix_parametrization(module, tensor_name)
     if parametrization is not None:
         check_square(tensor_name, parametrization.shape)
         return parametrization.sigma.abs().log().sum(-1)
