@@ -87,8 +87,11 @@ def kept_weight(parametrization_list: Any) -> Tensor | None:
         W; ``None`` where it is to be evaluated as without ``together``.
     """
     p = parametrization_list._modules.get("0")
-    if not keeps(p):
-        return None
+    return weight_of(p) if keeps(p) else None
+
+
+def weight_of(p: SVDParametrization) -> Tensor:
+    """The weight that :func:`together` :func:`keeps`, built with its equals if it has not been."""
     kept, with_gradients = running.store[id(p)], _with_gradients()
     if with_gradients not in kept.weights:
         if kept.equals and not torch.is_inference_mode_enabled():
@@ -96,7 +99,7 @@ def kept_weight(parametrization_list: Any) -> Tensor | None:
                 as_weight = one.parametrization.as_weight(weight.to(one.parametrization.dtype))
                 running.store[id(one.parametrization)].weights[with_gradients] = as_weight
         else:
-            kept.weights[with_gradients] = parametrization_list()
+            kept.weights[with_gradients] = p.parametrization_list()
     return kept.weights[with_gradients]
 
 

@@ -24,7 +24,7 @@ from spectral_param.functional.ways import (
 )
 from spectral_param.parametrization.beside import linear_beside
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.parametrization.together import keeps, kept_thin_factors, running
+from spectral_param.parametrization.together import keeps, kept_thin_factors, running, weight_of
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.injection.callers import refuse_onnx
 from spectral_param.registration.injection.watch import handed_out, tell_of_writes
@@ -55,8 +55,9 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if _somebody_wants_the_weight(p):
             return forward(self, input)
         if _is_kept(p):
-            thin = _kept_thin_factors(p, input)
-            return forward(self, input) if thin is None else _applied(self, p, input, p.dtype, thin, autocast=False)
+            if (thin := _kept_thin_factors(p, input)) is not None:
+                return _applied(self, p, input, p.dtype, thin, autocast=False)
+            return F.linear(input, weight_of(p), self.bias)
         if with_gradients and not compiled:
             p.kept_weight.kept = None
         u, raw, v = parts = p.parts
@@ -198,10 +199,9 @@ def _is_kept(p: SVDParametrization) -> bool:
 
 def _kept_thin_factors(p: SVDParametrization, input: Tensor) -> Thin | None:
     """What ``together`` has made of a weight in place of W, where that is less work and allowed."""
-    _, raw, v = p.parts
-    if p.matrix_free is False or input.shape[-1] != v.n or autocast_is_on(input.device.type):
+    if p.matrix_free is False or input.shape[-1] != p.shape[1] or autocast_is_on(input.device.type):
         return None
-    return kept_thin_factors(p, _vectors(p, input)) if _is_plain(p, raw, input) else None
+    return kept_thin_factors(p, _vectors(p, input)) if _is_plain(p, p.factors[0], input) else None
 
 
 def _vectors(p: SVDParametrization, input: Tensor) -> int:
