@@ -103,8 +103,8 @@ def fit(weight: Tensor, m1: int, m2: int) -> Factors:
     may_be_orthogonal = m1 + m2 == p == q
     if may_be_orthogonal and len(given) > 1:  # some may be
         found = tuple(map(torch.stack, zip(*(fit(one, m1, m2) for one in given), strict=True)))
-    elif may_be_orthogonal and _all_equal(values := torch.linalg.svdvals(in_float64(given)), weight.dtype):
-        found = _fit_orthogonal(in_float64(given), values.mean(-1), m1, m2)
+    elif may_be_orthogonal and (level := _level_of_orthogonal(in_float64(given), weight.dtype)) is not None:
+        found = _fit_orthogonal(in_float64(given), level, m1, m2)
     else:
         triplets = zip(*(leading_triplets(one, m) for one in given), strict=True)
         left, sigma, right = (torch.stack(parts) if len(parts) > 1 else parts[0][None] for parts in triplets)
@@ -171,11 +171,19 @@ def _append(reflectors: Tensor, more: Tensor) -> Tensor:
     return torch.cat([reflectors, pad(more, (0, 0, reflectors.shape[-2] - more.shape[-2], 0))], -1)
 
 
-def _all_equal(sigma: Tensor, dtype: torch.dtype) -> bool:
-    """Whether each of the rows, descending, has equal numbers alone."""
-    tolerance = 16 * math.sqrt(sigma.shape[-1]) * torch.finfo(dtype).eps
-    first, last = sigma[..., 0], sigma[..., -1]
-    return bool(((first > 0) & (first - last <= tolerance * first)).all())
+def _level_of_orthogonal(w: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """σ, (1,), of a matrix (1, n, n) whose σ are equal to the precision of a dtype; ``None`` for others."""
+    tolerance = 16 * math.sqrt(w.shape[-1]) * torch.finfo(dtype).eps
+
+    def all_equal(values: Tensor) -> bool:
+        least, largest = values.aminmax()
+        return bool((largest > 0) & (largest - least <= tolerance * largest))
+
+    scale = w.abs().amax()
+    if not all_equal(torch.linalg.vector_norm(w / scale, dim=-1)):  # lengths of rows lie between σ, and are sooner had
+        return None
+    sigma = torch.linalg.svdvals(w)
+    return sigma.mean(-1) if all_equal(sigma) else None
 
 
 def _fit_orthogonal(w: Tensor, level: Tensor, m1: int, m2: int) -> Factors:

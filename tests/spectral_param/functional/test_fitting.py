@@ -128,6 +128,19 @@ def test_entries_of_drawn_matrices_are_of_one_size():
     torch.testing.assert_close(n * q.square().mean(0), torch.ones(n, n, dtype=torch.float64), rtol=0, atol=0.08)
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_theorem_3_whatever_the_scale(scale):
+    weight = scale * orthogonal(9)
+    assert relative(svd_product(*fit(weight, 4, 5)) / scale, weight / scale) < 1e-14
+
+
+def test_rows_of_one_length_do_not_make_a_matrix_orthogonal():
+    weight = torch.randn(8, 8, dtype=torch.float64)
+    weight /= weight.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(fit(weight, 4, 4)[1][:4], torch.linalg.svdvals(weight)[:4])
+    assert fit(torch.zeros(8, 8), 4, 4)[1].tolist() == [0.0] * 8
+
+
 def test_nearly_equal_singular_values_are_not_made_equal():
     weight = with_spectrum(torch.linspace(1.03, 1.0, 9, dtype=torch.float64)).float()
     values = torch.linalg.svdvals(weight.double())
