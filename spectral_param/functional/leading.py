@@ -133,14 +133,17 @@ def iterated_triplets(w: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor
     gram, tolerance = own.mT @ own, 8 * torch.finfo(own.dtype).eps
     x = torch.randn(k, block, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(gram)
     x = gram @ torch.linalg.qr(gram @ x).Q
+    before = math.inf
     for _ in range(_ROUNDS):
         x = torch.linalg.qr(x).Q
         image = gram @ x
         values, turn = torch.linalg.eigh(x.mT @ image)
         x, image = x @ turn, image @ turn
-        residual = torch.linalg.vector_norm(image - x * values, dim=0)[-count:].max()
-        if residual <= tolerance * values[-1]:
+        residual = torch.linalg.vector_norm(image - x * values, dim=0)[-count:].max().item()
+        enough = tolerance * values[-1].item()
+        if residual <= enough or before < 2 * residual <= 8 * enough:  # or nothing but rounding is left
             break
+        before = residual
         least, largest = values[-count].item(), values[-1].item()
         degree = min(_DEGREE, 1 + int(math.log(_GROWTH) / math.log(max(largest / max(least, 1e-300), 1 + 1e-9))))
         x = _filtered(gram, x, values[0].item(), largest, degree)
