@@ -140,12 +140,10 @@ def _signs(leads: Tensor, free: Tensor | None) -> Tensor:
 def _with_the_rest(w: Tensor, u: Tensor, sigma: Tensor, v: Tensor, m1: int, m2: int) -> Factors:
     """What goes beyond the leading triplets: more reflectors on one side, and the other σ."""
     m = sigma.shape[-1]
-    scale = w.abs().amax((-2, -1), keepdim=True).clamp_min(torch.finfo(w.dtype).tiny)
-    w = w / scale
     if m1 > m or m2 > m:
         rest = householder_apply(v, householder_apply(u, w, transpose=True).mT, transpose=True).mT[:, m:, m:]
         u, v = _append(u, _turn_towards(rest, m1 - m)), _append(v, _turn_towards(rest.mT, m2 - m))
-    return u, torch.cat([sigma, _turned_diagonal(w, u, v)[:, m:] * scale[:, 0]], -1), v
+    return u, torch.cat([sigma, _turned_diagonal(w, u, v)[:, m:]], -1), v
 
 
 def _turned_diagonal(w: Tensor, u: Tensor, v: Tensor) -> Tensor:
@@ -179,7 +177,7 @@ def _level_of_orthogonal(w: Tensor, dtype: torch.dtype) -> Tensor | None:
         least, largest = values.aminmax()
         return bool((largest > 0) & (largest - least <= tolerance * largest))
 
-    scale = w.abs().amax()
+    scale = torch.linalg.vector_norm(w, torch.inf)
     if not all_equal(torch.linalg.vector_norm(w / scale, dim=-1)):  # lengths of rows lie between σ, and are sooner had
         return None
     sigma = torch.linalg.svdvals(w)

@@ -42,7 +42,7 @@ def leading_triplets(w: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     dtype, w = torch.promote_types(w.dtype, torch.float32), in_float64(w)
     if rank == 0:
         return w.new_empty(p, 0), w.new_empty(0), w.new_empty(q, 0)
-    scale = w.abs().amax().clamp_min(torch.finfo(w.dtype).tiny)
+    scale = torch.linalg.vector_norm(w, torch.inf).clamp_min(torch.finfo(w.dtype).tiny)
     w = w / scale
     found = iterated_triplets(w, rank, dtype) if 4 * rank <= q else None
     if found is None and q > _SMALL and (dtype == torch.float32 or 4 * rank <= q):
