@@ -14,7 +14,8 @@ from spectral_param.functional.factorization import ReflectorProduct
 from spectral_param.functional.frozen import FrozenProduct
 from spectral_param.functional.low_rank import low_rank_factors
 from spectral_param.functional.reflectors import normalized, pack
-from spectral_param.functional.ways import Kept, Way, apply, build, way_to_build
+from spectral_param.functional.thin_product import thin_product
+from spectral_param.functional.ways import Kept, Thin, Way, apply, build, way_to_build
 from spectral_param.parametrization.blocks import CHANNELS_LAST, Matrices, has_channels_last
 from spectral_param.parametrization.factors import Side, layout_of
 from spectral_param.parametrization.kept_weight import KeptWeight
@@ -161,15 +162,23 @@ class SVDParametrization(nn.Module):
         w = matrices if matrices.shape == self.matrices.weight_shape else self.matrices.to_weight(matrices)
         return w.clone(memory_format=CHANNELS_LAST[w.dim()]) if self.channels_last else w.contiguous()
 
-    def product(self, x: Tensor, way: Way, bias: Tensor | None = None) -> Tensor:
-        """``x Wᵀ + b``, (N, chunks · p) for rows x (N, q), without building W; in float32 or float64."""
+    def product(self, x: Tensor, way: Way | Thin, bias: Tensor | None = None) -> Tensor:
+        """``x Wᵀ + b``, (N, chunks · p) for rows x (N, q), without building W; in float32 or float64.
+
+        Args:
+            x: the rows.
+            way: how, or the thin factors where they are there already.
+            bias: b.
+        """
         device = x.device.type
         if is_lowered(device):
             with full_precision(device):
                 return self._product(x, way, bias)
         return self._product(x, way, bias)
 
-    def _product(self, x: Tensor, way: Way, bias: Tensor | None) -> Tensor:
+    def _product(self, x: Tensor, way: Way | Thin, bias: Tensor | None) -> Tensor:
+        if not isinstance(way, Way):
+            return thin_product(x, *way, bias)
         u, sigma, v = self._wide(*self.parts, way)
         x = x.to(sigma.dtype)
         if self.chunks == 1:
