@@ -21,6 +21,8 @@ TABLES = {
     "compiled": ("compiled", {}),
     "native": ("native", {}),
     "deep": ("deep", {}),
+    "vision": ("vision", {}),
+    "registering": ("registering", {}),
     "native-weights": ("native_weights", {}),
     "threads": ("threads", {}),
     "overhead": ("overhead", {}),

@@ -64,6 +64,11 @@ TARGETS = (
             "SpectralRNN, m = 128",
         )
     ),
+    ("six blocks of 192, m = 8, together, over the plain network", "vision", "together, 16 images", 0.92),
+    ("registering n = 2048, all, over torch.linalg.svd in float32", "registering", "n = 2048, all, over svd", 1.3),
+    ("registering n = 2048, m = 16, s", "registering", "n = 2048, m = 16, s", 1.0),
+    ("registering ResNet-18, m = 8, s", "registering", "ResNet-18, m = 8, s", 2.0),
+    ("registering ViT-B/16, m = 16, s", "registering", "ViT-B/16, m = 16, s", 8.0),
     ("compiling n = 1024, all, s", "compiled", "compiling, n = 1024, all", 15),
     ("import spectral_param after torch, s", "overhead", "import", 0.1),
 )

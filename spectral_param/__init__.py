@@ -24,6 +24,7 @@ from spectral_param.spectrum.editing import (
     renormalize_reflectors_,
     spectral_penalty,
 )
+from spectral_param.spectrum.image_sizes import image_sizes
 from spectral_param.spectrum.table import spectral_table
 from spectral_param.spectrum.values import (
     condition_number,
@@ -51,6 +52,7 @@ __all__ = [
     "add_factors_",
     "clip_singular_values_",
     "condition_number",
+    "image_sizes",
     "inverse",
     "load_adapter",
     "load_plain_state_dict",

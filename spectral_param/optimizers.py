@@ -15,6 +15,7 @@ from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.step_rates import ADAFACTOR, ADAM, SGD, StepRates
 from spectral_param.registration.injection.successors import successor
 from spectral_param.sigma import Unconstrained
+from spectral_param.spectrum.reflector_lengths import LENGTH_BY_SIGMA, length_by_sigma
 
 STEP_RATES = {
     **dict.fromkeys(("adam", "adamw", "nadam", "radam", "adamax", "adagrad", "rmsprop", "lion"), ADAM),
@@ -42,7 +43,9 @@ def parameter_groups(
     """Sorts the trained parameters of a model for an optimizer, so that it trains much as the plain model did.
 
     With ``lr``, the learning rate of the plain model, σ and the reflectors of each weight get the multiple of it that
-    moves the weight as far in a step as the plain one moved: about √max(p, q) for σ under Adam. Without, all have the
+    moves the weight as far in a step as the plain one moved: about 1.5 √max(p, q) for σ under Adam. So that it stays as
+    far when σ grows, the optimizer then keeps the lengths of reflectors in proportion to σ, by powers of two, which
+    changes no weight (but none that averages itself does, and no copy of an optimizer). Without ``lr``, all have the
     rate of the optimizer. The multiples come from the weights as they are: call it once they are registered and, if
     they are to be, loaded and renormalized. Which groups there are depends on names and shapes alone, so the state of
     an optimizer fits the groups of any later run; schedulers multiply the rate of each.
@@ -63,9 +66,10 @@ def parameter_groups(
         sigma_weight_decay: of the raw numbers of σ; ``None``: that found by ``lr`` and ``weight_decay``, or 0.
 
     Returns:
-        Groups with ``"name"`` ("others", "reflectors …", "sigma …"), ``"params"``, ``"weight_decay"`` and, where it is
-        known, ``"lr"``; those without parameters are left out. With ``lr``, weights whose names differ in numbers
-        alone share their groups if they are of one shape. Each parameter that requires a gradient is in one, once.
+        Groups with ``"name"`` ("others", "reflectors …", "sigma …"), ``"params"``, ``"weight_decay"`` and, where they
+        are known, ``"lr"`` and, for reflectors, ``"length_by_sigma"``; those without parameters are left out. With
+        ``lr``, weights whose names differ in numbers alone share their groups if they are of one shape. Each parameter
+        that requires a gradient is in one, once.
 
     Raises:
         ValueError: for an optimizer whose rule is not known, or, with ``lr``, a weight on the meta device.
@@ -82,8 +86,8 @@ def parameter_groups(
         ...     if not group["name"].startswith("reflectors"):
         ...         print(group["name"], group["lr"], round(group["weight_decay"], 4))
         others 0.001 0.1
-        sigma *.weight 64×64 0.008 0.0125
-        sigma *.weight 16×64 0.008 0.0125
+        sigma *.weight 64×64 0.012 0.0083
+        sigma *.weight 16×64 0.012 0.0083
     """
     kind = step_rates(optimizer)
     kept = list(_factors(model, None if lr is None else kind))
@@ -98,7 +102,9 @@ def parameter_groups(
             if factor.part == part and factor.tensor.requires_grad:
                 alike.setdefault(factor.alike, []).append(factor)
         for (name, *_), factors in alike.items():
-            group = {"name": f"{part} {name}".strip(), "params": [factor.tensor for factor in factors]}
+            group: dict[str, Any] = {"name": f"{part} {name}".strip(), "params": [factor.tensor for factor in factors]}
+            if lengths := [factor.length for factor in factors if factor.length is not None]:
+                group[LENGTH_BY_SIGMA] = median(lengths)
             rate = None if lr is None else lr * median(factor.multiple for factor in factors)
             decay = 0.0
             if part == "sigma":
@@ -142,6 +148,7 @@ class _Factor(NamedTuple):
     part: str
     alike: tuple[Any, ...]
     multiple: float
+    length: float | None
     decays: bool
 
 
@@ -152,16 +159,18 @@ def _factors(model: nn.Module, rates: StepRates | None) -> Iterator[_Factor]:
         blocks = f"{held.chunks}×{p}×{q}" if held.chunks > 1 else f"{p}×{q}"
         kind = held.reflectors, held.init, type(held.sigma_map)  # no number that training changes
         multiples = rates.of(held) if rates else (1.0,) * len(held.factors)
-        for place, side in zip(held.layout.places, ("U", "", "V"), strict=True):
-            if place >= 0:
-                label = " ".join(filter(None, (side, re.sub(r"\d+", "*", name), blocks)))
-                yield _Factor(
-                    held.factors[place],
-                    "reflectors" if side else "sigma",
-                    (label, *kind) if rates else ("",),
-                    multiples[place],
-                    isinstance(held.sigma_map, Unconstrained),
-                )
+        names = {side.place: side.name for side in held.sides} | {held.layout.places[1]: ""}
+        for place in sorted(place for place in names if place >= 0):
+            factor, is_reflectors = held.factors[place], bool(names[place])
+            label = " ".join(filter(None, (names[place], re.sub(r"\d+", "*", name), blocks)))
+            yield _Factor(
+                factor,
+                "reflectors" if is_reflectors else "sigma",
+                (label, *kind) if rates else ("",),
+                multiples[place],
+                length_by_sigma(factor, held) if rates and is_reflectors else None,
+                isinstance(held.sigma_map, Unconstrained),
+            )
 
 
 def _number(groups: Sequence[dict[str, Any]]) -> None:

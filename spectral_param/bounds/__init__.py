@@ -1,13 +1,17 @@
 """What the singular values of a network promise: how far its output can move, and how well it can generalize."""
 
+from spectral_param.bounds.certificate import certified_hinge_loss, certified_radius
 from spectral_param.bounds.generalization import mlp_generalization_gap, rnn_generalization_gap
-from spectral_param.bounds.lipschitz import lipschitz_bound
+from spectral_param.bounds.lipschitz import cell_lipschitz_bound, lipschitz_bound
 from spectral_param.bounds.margin_loss import MarginLoss, margin_loss
 from spectral_param.bounds.unrolled import UnrolledBounds, unrolled_lipschitz_bounds
 
 __all__ = [
     "MarginLoss",
     "UnrolledBounds",
+    "cell_lipschitz_bound",
+    "certified_hinge_loss",
+    "certified_radius",
     "lipschitz_bound",
     "margin_loss",
     "mlp_generalization_gap",

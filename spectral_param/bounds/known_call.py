@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, get_args, get_type_hints
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules import module as torch_module
 
 Methods = Mapping[str, Any]
@@ -96,11 +96,12 @@ def check_known(argument: str, module: nn.Module, known: Mapping[type[nn.Module]
         raise TypeError(f"{argument}: expected a {names} as it is known, got {name} with {change}.")
 
 
-def by_known_call(function: Callable[[nn.Module], Tensor]) -> functools._SingleDispatchCallable[Tensor]:
+def by_known_call(function: Callable[..., Any], name: str | None = None) -> functools._SingleDispatchCallable[Any]:
     """``functools.singledispatch`` whose rules hold while a call of the module is that of the class they are for.
 
     Args:
-        function: answers for all other modules; its name is in the errors.
+        function: answers for all other modules.
+        name: of it, in the errors.
 
     Returns:
         The function, with ``register`` as ``singledispatch`` gives it. A rule raises ``TypeError`` for an instance of a
@@ -117,32 +118,32 @@ def by_known_call(function: Callable[[nn.Module], Tensor]) -> functools._SingleD
         (True, False)
     """
     dispatch = functools.singledispatch(function)
-    add, name = dispatch.register, getattr(function, "__name__", "this")
+    add, called = dispatch.register, str(name or getattr(function, "__name__", "this"))
 
-    def register(cls: Any, rule: Callable[[Any], Tensor] | None = None) -> Any:
+    def register(cls: Any, rule: Callable[..., Any] | None = None) -> Any:
         if rule is None and (isinstance(cls, type) or get_args(cls)):
             return functools.partial(register, cls)
         if rule is None:
             rule, cls = cls, next(iter(get_type_hints(cls).values()))
         for one in get_args(cls) or (cls,):
-            add(one, _while_known(one, rule, name))
+            add(one, _while_known(one, rule, called))
         return rule
 
     dispatch.register = register  # type: ignore[method-assign, assignment]
     return dispatch
 
 
-def _while_known(cls: type[nn.Module], rule: Callable[[Any], Tensor], name: str) -> Callable[[Any], Tensor]:
+def _while_known(cls: type[nn.Module], rule: Callable[..., Any], name: str) -> Callable[..., Any]:
     known = methods_in_call(cls)
 
     @functools.wraps(rule)
-    def checked(module: nn.Module) -> Tensor:
+    def checked(module: nn.Module, *others: Any) -> Any:
         if change := departure(module, known):
             raise TypeError(
                 f"module: no Lipschitz bound is known for {type(module).__name__} with {change}. "
                 f"A class is given its own by {name}.register."
             )
-        return rule(module)
+        return rule(module, *others)
 
     return checked
 

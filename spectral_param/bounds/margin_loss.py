@@ -90,6 +90,17 @@ class MarginLoss(Metric):
 
 def _margin_loss_validate(logits: Tensor, target: Tensor, margin: float) -> None:
     _check_margin(margin)
+    check_classes(logits, target)
+
+
+def check_classes(logits: Tensor, target: Tensor) -> None:
+    """Raises the errors of :func:`margin_loss` for what does not fit.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.bounds.margin_loss import check_classes
+        >>> check_classes(torch.ones(2, 3), torch.tensor([0, 2]))
+    """
     if not logits.dtype.is_floating_point:
         raise TypeError(f"logits: expected a floating dtype, got {logits.dtype}.")
     if target.dtype.is_floating_point or target.dtype.is_complex or target.dtype == torch.bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,10 +12,12 @@ from torch.nn.utils import parametrize
 
 from spectral_param.bounds.known_call import departure, methods_in_call
 from spectral_param.parametrization.lookup import parametrization_lists
+from spectral_param.parametrization.shifted import ShiftedParametrization
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.spectrum.as_matrix import matrix_of
+from spectral_param.spectrum.as_matrix import matrix_of, weight_of
 
-_LIST, _SVD = methods_in_call(parametrize.ParametrizationList), methods_in_call(SVDParametrization)
+_LIST = methods_in_call(parametrize.ParametrizationList)
+_SVD, _SHIFTED = methods_in_call(SVDParametrization), methods_in_call(ShiftedParametrization)
 
 
 def operator_norm(module: nn.Module, tensor_name: str = "weight", *, is_built: bool = True) -> Tensor:
@@ -38,7 +41,8 @@ def operator_norms(module: nn.Module, tensor_name: str = "weight", *, is_built: 
 
     A registered W has max|σ| but for the rounding of its products, which was measured to stay well below the
     ``ε (8 max|σ| + ‖σ‖)`` that is added here, and for that to the dtype of the layer where it is coarser, at most
-    ``ε/2 ‖σ‖``. A plain W is decomposed in float64, whose ε counts.
+    ``ε/2 ‖σ‖``. The operator of a kernel between shifts has max|σ|, off by as much again for each shift. A plain W is
+    decomposed in float64, whose ε counts.
 
     Args:
         module: the owner.
@@ -63,6 +67,45 @@ def operator_norms(module: nn.Module, tensor_name: str = "weight", *, is_built: 
     greatest, length = sigma.amax(-1), torch.linalg.vector_norm(sigma.detach(), dim=-1)
     norm = greatest + factors * (8 * greatest.detach() + length)
     return norm + weight / 2 * length if is_built and weight > factors else norm
+
+
+def rounding(module: nn.Module, tensor_name: str = "weight") -> Tensor:
+    """What the norm of a weight may be off by as it is built: see :func:`operator_norms`; 0 for a plain one.
+
+    Args:
+        module: the owner.
+        tensor_name: its weight.
+
+    Returns:
+        A scalar, without a graph.
+
+    Raises:
+        TypeError: as for :func:`operator_norms`.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.bounds.norms import rounding
+        >>> rounding(nn.Linear(2, 2)).item()
+        0.0
+    """
+    if SVDParametrization.alone_on(module, tensor_name) is None:
+        return torch.zeros((), dtype=torch.float64)
+    sigma, weight, factors = _spectrum(module, tensor_name)
+    greatest, length = sigma.detach().amax(-1), torch.linalg.vector_norm(sigma.detach(), dim=-1)
+    return torch.linalg.vector_norm(factors * (8 * greatest + length) + weight / 2 * length)
+
+
+def weight_in_evaluation(module: nn.Module, tensor_name: str = "weight") -> Tensor:
+    """A weight as the module works with it in evaluation, whatever its mode.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.bounds.norms import weight_in_evaluation
+        >>> weight_in_evaluation(nn.Linear(2, 3)).shape
+        torch.Size([3, 2])
+    """
+    with _in_evaluation(module):
+        return weight_of(module, tensor_name)
 
 
 def both_norms(module: nn.Module, tensor_name: str = "weight", *, over_range: bool = False) -> tuple[Tensor, Tensor]:
@@ -107,9 +150,14 @@ def _spectrum(module: nn.Module, tensor_name: str) -> tuple[Tensor, float, float
         epsilon = torch.finfo(torch.float64).eps
         return torch.linalg.svdvals(matrix.to("cpu", wide)), epsilon, epsilon
     held = parametrization_lists(module)[tensor_name]
-    if change := departure(held, _LIST) or departure(parametrization, _SVD):
+    shifted = isinstance(parametrization, ShiftedParametrization)
+    if change := departure(held, _LIST) or departure(parametrization, _SHIFTED if shifted else _SVD):
         raise TypeError(f"module: expected {tensor_name!r} to be its SVD, got a parametrization with {change}.")
     weight, factors = (torch.finfo(dtype).eps for dtype in (parametrization.dtype, parametrization.factors[0].dtype))
+    if isinstance(parametrization, ShiftedParametrization):
+        taps = math.prod(parametrization.matrices.weight_shape) / math.prod(parametrization.shape)
+        # entries that are off by as much each are off together by √taps times as much as an operator, at most
+        weight, factors = weight * math.sqrt(taps), factors * (1 + sum(parametrization.shifts))
     return _wide(parametrization.sigma.abs()), weight, factors
 
 

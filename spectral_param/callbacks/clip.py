@@ -20,6 +20,7 @@ from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import clipping
 from spectral_param.spectrum.cap import SpectralCap, check_cap
 from spectral_param.spectrum.dense.projection import project_
+from spectral_param.spectrum.operator import Images, check_convolutions, check_images, image_for
 from spectral_param.spectrum.patterns import as_patterns, parametrized_weights, plain_weights
 from spectral_param.spectrum.schedule_free import averages_itself, check_averages, hold_
 from spectral_param.torch_state.shards import is_shard
@@ -46,6 +47,9 @@ class SpectralClip(Callback):
             step.
         tolerance: how far above ``max`` σ of the ``dense`` ones may be before it is moved there, relative.
         per_gate: reads each gate, and each group of a convolution, of the ``dense`` ones as a matrix of its own.
+        operator: with ``dense``, holds plain convolutions as maps of images: (height, width) for all, or by name
+            patterns as :func:`~spectral_param.image_sizes` finds them; kernels are clipped at each frequency and cut
+            back to their size until σ_max ≤ max (1 + ``tolerance``).
         project_dense: holds the plain weights that ``weights`` names as well, to rounding, by a ``torch.linalg.svd`` of
             each a step, whatever ``min`` is.
         renormalize: also gives reflectors back their unit length after each step. W stays as it is but for
@@ -53,8 +57,9 @@ class SpectralClip(Callback):
             step changes the length in second order only, by less than the noise of the moments.
 
     Raises:
-        TypeError: if patterns are no strings.
-        ValueError: if not 0 ≤ min ≤ max, or with ``dense`` and ``min=0`` if ``max`` is 0 or infinite; at fit start if a
+        TypeError: if patterns are no strings, or ``operator`` is something else.
+        ValueError: if not 0 ≤ min ≤ max, or with ``dense`` and ``min=0`` if ``max`` is 0 or infinite; for ``operator``
+            without ``dense``, with ``min`` above 0, or at fit start for what is not in the model; at fit start if a
             σ map reaches no value in [min, max], for plain weights under ``FSDPStrategy`` and ``renormalize`` on
             any sharded parameters, of which no rank holds a whole column, for plain weights with ``min`` above 0 where
             weights are averaged, and for optimizers that average in a way that is not known.
@@ -77,6 +82,7 @@ class SpectralClip(Callback):
         dense: str | Sequence[str] = (),
         tolerance: float = 0.01,
         per_gate: bool = False,
+        operator: Images | None = None,
         project_dense: bool = False,
         renormalize: bool = False,
     ) -> None:
@@ -90,6 +96,10 @@ class SpectralClip(Callback):
         self.per_gate = per_gate
         if self.dense and min == 0:
             check_cap(max, tolerance)
+        check_images(operator)
+        if operator is not None and (min > 0 or not self.dense):
+            raise ValueError("operator: expected None with min above 0, and without dense, whose kernels it is for.")
+        self.operator = operator
         self.project_dense = project_dense
         self.renormalize = renormalize
         self._handles: list[RemovableHandle] = []
@@ -100,6 +110,9 @@ class SpectralClip(Callback):
         projected = plain_weights(pl_module, self.weights) if self.project_dense else {}
         warn_unmatched("weights", self.weights, [*trained, *projected], "weight to clip")
         warn_unmatched("dense", self.dense, plain_weights(pl_module, self.dense), "plain weight")
+        check_convolutions(self.operator, pl_module)
+        for name, (module, _) in plain_weights(pl_module, self.dense).items():
+            image_for(self.operator, module, name)
         for parametrization in trained.values():
             parametrization.check_clip(self.min, self.max)
         flat = has_flat_shards(trainer)
@@ -200,7 +213,14 @@ class SpectralClip(Callback):
             ]
         cap = None
         if self.min == 0 and dense:
-            cap = SpectralCap(model, self.max, dense=self.dense, tolerance=self.tolerance, per_gate=self.per_gate)
+            cap = SpectralCap(
+                model,
+                self.max,
+                dense=self.dense,
+                tolerance=self.tolerance,
+                per_gate=self.per_gate,
+                operator=self.operator,
+            )
 
         def hold(optimizers: Sequence[Optimizer], stepped: Optimizer | None) -> None:
             for weight, matrices in projected:

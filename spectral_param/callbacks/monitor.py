@@ -17,6 +17,7 @@ from spectral_param.callbacks.recorder import Recorder
 from spectral_param.callbacks.sharded_sigma import has_flat_shards, trained_singular_values
 from spectral_param.report.history import LOSS
 from spectral_param.report.watch import Watch
+from spectral_param.spectrum.operator import Images
 from spectral_param.spectrum.patterns import parametrized_weights, plain_weights
 from spectral_param.spectrum.statistics import STATISTICS
 
@@ -46,6 +47,10 @@ class SpectralMonitor(Recorder):
             ``chunks`` for that.
         statistics: which to log of :func:`spectral_statistics` and :func:`shape_statistics`.
         center: what margins are measured from.
+        operator: convolutions that are read as maps of images instead: of one size, (height, width), or of sizes by
+            name patterns, as :func:`~spectral_param.image_sizes` finds them. Exact on circles and small images, upper
+            bounds elsewhere (``exact=False`` of :func:`~spectral_param.singular_values`); at most 1,024 of them are
+            kept, the largest and the smallest among them, and statistics are of these.
         histograms: also hands σ to loggers that draw histograms (TensorBoard, Weights & Biases).
         every_n_steps: see :class:`Recorder`, as the options below.
         every_n_epochs: reads at the start of every n-th epoch instead.
@@ -57,7 +62,7 @@ class SpectralMonitor(Recorder):
     Raises:
         TypeError: if patterns are no strings.
         ValueError: for an unknown statistic or a bad interval; at fit start for ``dense`` under ``FSDPStrategy``, whose
-            flat shards have no singular values.
+            flat shards have no singular values, and for images of no convolution.
 
     A line at fit start tells where Adam trains σ at the rate of all else: see
     :func:`~spectral_param.parameter_groups`.
@@ -82,6 +87,7 @@ class SpectralMonitor(Recorder):
         per_gate: bool = False,
         statistics: Sequence[str] = STATISTICS,
         center: float = 1.0,
+        operator: Images | None = None,
         histograms: bool = False,
         every_n_steps: int | None = None,
         every_n_epochs: int | None = None,
@@ -105,6 +111,7 @@ class SpectralMonitor(Recorder):
             per_gate=per_gate,
             statistics=statistics,
             center=center,
+            operator=operator,
             separator=separator,
         )
         self.weights, self.dense, self.dense_every = self.watch.weights, self.watch.dense, dense_every
@@ -116,7 +123,9 @@ class SpectralMonitor(Recorder):
     @property
     def state_key(self) -> str:
         """Tells monitors of different weights apart in a checkpoint."""
+        on_images = {} if self.watch.operator is None else {"operator": self.watch.operator}
         return self._generate_state_key(
+            **on_images,
             weights=self.weights,
             dense=self.dense,
             per_gate=self.per_gate,

@@ -13,9 +13,10 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spectral_param.functional.householder import compact_wy, householder_apply
-from spectral_param.functional.leading import iterated_triplets
+from spectral_param.functional.leading import in_float64, leading_triplets
 from spectral_param.functional.reduction import reduced
 
 Factors = tuple[Tensor, Tensor, Tensor]
@@ -49,9 +50,8 @@ def householder_from_orthogonal(q: Tensor) -> Tensor:
         raise ValueError(f"q: expected (…, n, k) with k at most n, got {tuple(q.shape)}.")
     if q.numel() == 0:
         return q.detach().clone()
-    flat = q.detach().to("cpu", torch.float64).reshape(-1, *q.shape[-2:])
-    found = [reduced([basis], lambda _, leads: [1.0] * len(leads))[0][0] for basis in flat]
-    return torch.stack(found).reshape(q.shape).to(q)
+    [found], _ = reduced([in_float64(q)], lambda _, leads: torch.ones_like(leads))
+    return found.to(q)
 
 
 def haar_reflectors(n: int, m: int) -> Tensor:
@@ -75,19 +75,20 @@ def haar_reflectors(n: int, m: int) -> Tensor:
 
 
 def fit(weight: Tensor, m1: int, m2: int) -> Factors:
-    """Finds reflectors and σ of a p×q weight.
+    """Finds reflectors and σ of p×q weights.
 
     Exact for m₁ = m₂ = min(p, q), for any finite weight, and for a multiple of an orthogonal matrix with m₁ + m₂ = n
     (Theorem 3). Otherwise the leading min(m₁, m₂) singular triplets are exact, what one side has more turns towards the
-    rest, and the other σ minimise ‖W' - W‖_F. Worked out in float64 on the CPU; reflectors have unit length.
+    rest, and the other σ minimise ‖W' - W‖_F. Worked out in float64 on the device of the weight, to 1e-14 of a float64
+    weight or a small one, and to 1e-8 of others; reflectors have unit length.
 
     Args:
-        weight: (p, q), finite.
+        weight: (…, p, q), finite.
         m1: reflectors of U, from 0 to min(p, q).
         m2: reflectors of V.
 
     Returns:
-        Reflectors of U (p, m₁), σ (k,) and reflectors of V (q, m₂), float64 on the CPU.
+        Reflectors of U, (…, p, m₁), σ, (…, k), and reflectors of V, (…, q, m₂), float64.
 
     Example:
         >>> import torch
@@ -96,30 +97,23 @@ def fit(weight: Tensor, m1: int, m2: int) -> Factors:
         >>> sigma
         tensor([1., 1., 1.], dtype=torch.float64)
     """
-    p, q = weight.shape
-    k = min(p, q)
-    w = weight.detach().to("cpu", torch.float64)
-    scale = torch.linalg.vector_norm(w, torch.inf).item() or 1.0
-    w = w / scale
-    m, may_be_orthogonal = min(m1, m2), m1 + m2 == p == q
-    found = iterated_triplets(w, m, weight.dtype) if m > 0 and not may_be_orthogonal else None
-    if found is None:
-        left, sigma, right = torch.linalg.svd(w, full_matrices=False)
-        if may_be_orthogonal and _all_equal(sigma, weight.dtype):
-            u, sigma, v = _fit_orthogonal(w, sigma.mean().item(), m1, m2)
-            return u, sigma * scale, v
-        found = left[:, :m], sigma, right[:m].mT
-
-    left, sigma, right = found
-    sigma = sigma.where(sigma > sigma[0] * torch.finfo(torch.float64).eps, 0.0)
-    free = (sigma == 0).tolist()
-    (u, v), _ = reduced([left, right], lambda i, leads: _signs(leads, free[i]))
-    if m < k:
-        if m1 > m or m2 > m:
-            rest = householder_apply(v, householder_apply(u, w, transpose=True).mT, transpose=True).mT[m:, m:]
-            u, v = _append(u, _turn_towards(rest, m1 - m)), _append(v, _turn_towards(rest.mT, m2 - m))
-        sigma = torch.cat([sigma[:m], _turned_diagonal(w, u, v)[m:]])
-    return u, sigma * scale, v
+    lead, (p, q) = weight.shape[:-2], weight.shape[-2:]
+    k, m = min(p, q), min(m1, m2)
+    given = weight.detach().reshape(-1, p, q)
+    may_be_orthogonal = m1 + m2 == p == q
+    if may_be_orthogonal and len(given) > 1:  # some may be
+        found = tuple(map(torch.stack, zip(*(fit(one, m1, m2) for one in given), strict=True)))
+    elif may_be_orthogonal and (level := _level_of_orthogonal(in_float64(given), weight.dtype)) is not None:
+        found = _fit_orthogonal(in_float64(given), level, m1, m2)
+    else:
+        triplets = zip(*(leading_triplets(one, m) for one in given), strict=True)
+        left, sigma, right = (torch.stack(parts) if len(parts) > 1 else parts[0][None] for parts in triplets)
+        sigma = sigma.where(sigma > sigma[..., :1] * torch.finfo(torch.float64).eps, 0.0)
+        free = sigma == 0 if (sigma == 0).any() else None
+        (u, v), _ = reduced([left, right], lambda i, leads: _signs(leads, None if free is None else free[..., i]))
+        found = (u, sigma, v) if m == k else _with_the_rest(in_float64(given), u, sigma, v, m1, m2)
+    u, sigma, v = (part.reshape(*lead, *part.shape[1:]) for part in found)
+    return u, sigma, v
 
 
 def draw(p: int, q: int, m1: int, m2: int, sigma: Tensor) -> Factors:
@@ -134,50 +128,66 @@ def draw(p: int, q: int, m1: int, m2: int, sigma: Tensor) -> Factors:
     return haar_reflectors(p, m1), sigma.double(), haar_reflectors(q, m2)
 
 
-def _signs(leads: list[float], free: bool) -> list[float]:
+def _signs(leads: Tensor, free: Tensor | None) -> Tensor:
     """Note [Signs]: the common sign that keeps the first entries low; for σ = 0 each has its own."""
-    if free:
-        return [-math.copysign(1.0, lead) for lead in leads]
-    return [1.0 if max(leads) <= -min(leads) else -1.0] * len(leads)
+    both = leads.sum(0)
+    return 1 - 2 * ((both if free is None else torch.where(free, leads, both)) > 0).to(leads)
 
 
 # ------------------------------------------------------------------------------------------- with fewer reflectors
 
 
+def _with_the_rest(w: Tensor, u: Tensor, sigma: Tensor, v: Tensor, m1: int, m2: int) -> Factors:
+    """What goes beyond the leading triplets: more reflectors on one side, and the other σ."""
+    m = sigma.shape[-1]
+    if m1 > m or m2 > m:
+        rest = householder_apply(v, householder_apply(u, w, transpose=True).mT, transpose=True).mT[:, m:, m:]
+        u, v = _append(u, _turn_towards(rest, m1 - m)), _append(v, _turn_towards(rest.mT, m2 - m))
+    return u, torch.cat([sigma, _turned_diagonal(w, u, v)[:, m:]], -1), v
+
+
 def _turned_diagonal(w: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """The diagonal of Uᵀ W V, (k,), with products of thin matrices alone: U = I - Z T."""
-    (z_u, t_u), (z_v, t_v), k = compact_wy(u), compact_wy(v), min(w.shape)
+    """The diagonal of Uᵀ W V, (…, k), with products of thin matrices alone: U = I - Z T."""
+    (z_u, t_u), (z_v, t_v), k = compact_wy(u), compact_wy(v), min(w.shape[-2:])
     before = z_u.mT @ w  # Uᵀ W = W - T_uᵀ before
     behind = w @ z_v - t_u.mT @ (before @ z_v)  # Uᵀ W Z_v
-    left, right = (t_u[:, :k] * before[:, :k]).sum(0), (behind[:k].mT * t_v[:, :k]).sum(0)
-    return w.diagonal() - left - right
+    left = (t_u[..., :k] * before[..., :k]).sum(-2)
+    right = (behind[..., :k, :].mT * t_v[..., :k]).sum(-2)
+    return w.diagonal(dim1=-2, dim2=-1) - left - right
 
 
 def _turn_towards(rest: Tensor, count: int) -> Tensor:
     """Reflectors whose product begins with the orthonormal columns nearest to the first ``count`` of ``rest``."""
     if count <= 0:
-        return rest.new_zeros(rest.shape[0], 0)
-    left, _, right = torch.linalg.svd(rest[:, :count], full_matrices=False)
+        return rest[..., :0]
+    left, _, right = torch.linalg.svd(rest[..., :count], full_matrices=False)
     return householder_from_orthogonal(left @ right)
 
 
 def _append(reflectors: Tensor, more: Tensor) -> Tensor:
     """Puts reflectors of the trailing coordinates behind those of all."""
-    above = reflectors.shape[0] - more.shape[0]
-    below = torch.cat([more.new_zeros(above, more.shape[1]), more])
-    return torch.cat([reflectors, below], dim=1)
+    return torch.cat([reflectors, pad(more, (0, 0, reflectors.shape[-2] - more.shape[-2], 0))], -1)
 
 
-def _all_equal(sigma: Tensor, dtype: torch.dtype) -> bool:
-    tolerance = 16 * math.sqrt(len(sigma)) * torch.finfo(dtype).eps
-    return bool(sigma[0] > 0) and bool(sigma[0] - sigma[-1] <= tolerance * sigma[0])
+def _level_of_orthogonal(w: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """σ, (1,), of a matrix (1, n, n) whose σ are equal to the precision of a dtype; ``None`` for others."""
+    tolerance = 16 * math.sqrt(w.shape[-1]) * torch.finfo(dtype).eps
+
+    def all_equal(values: Tensor) -> bool:
+        least, largest = values.aminmax()
+        return bool((largest > 0) & (largest - least <= tolerance * largest))
+
+    scale = torch.linalg.vector_norm(w, torch.inf)
+    if not all_equal(torch.linalg.vector_norm(w / scale, dim=-1)):  # lengths of rows lie between σ, and are sooner had
+        return None
+    sigma = torch.linalg.svdvals(w)
+    return sigma.mean(-1) if all_equal(sigma) else None
 
 
-def _fit_orthogonal(w: Tensor, level: float, m1: int, m2: int) -> Factors:
+def _fit_orthogonal(w: Tensor, level: Tensor, m1: int, m2: int) -> Factors:
     """Theorem 3: U takes the first m₁ columns of W / σ, V what is left, an orthogonal m₂×m₂ matrix at the end."""
-    n = m1 + m2
-    u = householder_from_orthogonal(w[:, :m1] / level)
-    rest = householder_apply(u, w, transpose=True)[m1:, m1:] / level
-    v = w.new_zeros(n, m2)
-    v[m1:] = householder_from_orthogonal(rest.mT)
-    return u, w.new_full((n,), level), v
+    w = w / level[:, None, None]
+    u = householder_from_orthogonal(w[..., :m1])
+    rest = householder_apply(u, w, transpose=True)[..., m1:, m1:]
+    v = pad(householder_from_orthogonal(rest.mT), (0, 0, m1, 0))
+    return u, level[:, None].expand(-1, m1 + m2), v

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-_WHOLE = 512  # up to so many singular values all are computed; beyond, few are had from the Gram matrix
+_SMALL = 256  # up to so many singular values they are had from an SVD in float64, in no time
+_WELL = 1e-5  # of the largest σ, above which ε σ₁² / σ² is small
 _ROUNDS, _DEGREE = 16, 10
 _GROWTH = 1e4  # of the largest beside the least that is looked for, in a round; beyond, rounding buries the latter
 _MORE = 32  # vectors beside those that are looked for: the wider the gap to what is damped, the fewer rounds
@@ -16,15 +17,16 @@ _MORE = 32  # vectors beside those that are looked for: the wider the gap to wha
 def leading_triplets(w: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     """The leading singular triplets, ``W ≈ U diag(σ) Vᵀ``.
 
-    By an SVD in float64 or, where few of many are asked for, by :func:`iterated_triplets`, to the precision of ``w``;
-    where σ lie too close for it, by the eigenvectors of ``W Wᵀ``, with which nothing is lost for leading values alone.
+    Few of many are found by :func:`iterated_triplets`, and those of a float32 weight, or where σ lie too close for it,
+    by :func:`gram_triplets`, both to the precision of ``w``; the others by an SVD in float64.
 
     Args:
         w: (p, q), finite, of any floating dtype.
         rank: r, how many, from 0 to min(p, q).
 
     Returns:
-        U, (p, r), σ, (r,), descending, and V, (q, r), float64 on the device of ``w``.
+        U, (p, r), σ, (r,), descending, and V, (q, r), float64 on the device of ``w``, on the CPU for one without
+        float64.
 
     Example:
         >>> import torch
@@ -34,25 +36,69 @@ def leading_triplets(w: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
         tensor([3., 2.], dtype=torch.float64)
     """
     p, q = w.shape
-    if p > q:
+    if p < q:
         v, sigma, u = leading_triplets(w.mT, rank)
         return u, sigma, v
-    dtype, w = w.dtype, w.detach().double()
-    scale = w.abs().amax().clamp_min(torch.finfo(w.dtype).tiny) if w.numel() else 1.0
-    w = w / scale
+    dtype, w = torch.promote_types(w.dtype, torch.float32), in_float64(w)
     if rank == 0:
         return w.new_empty(p, 0), w.new_empty(0), w.new_empty(q, 0)
-    if p <= _WHOLE or 4 * rank > p:
-        basis, triangle = torch.linalg.qr(w.mT) if q > p else (None, w.mT)  # (q, p), (p, p); faster than of W whole
-        v, sigma, uh = torch.linalg.svd(triangle)
-        v = v[:, :rank] if basis is None else basis @ v[:, :rank]
-        return uh[:rank].mT.contiguous(), sigma[:rank] * scale, v.contiguous()
-    if (found := iterated_triplets(w, rank, dtype)) is not None:
-        return found[0].contiguous(), found[1] * scale, found[2].contiguous()
-    u = torch.linalg.eigh(w @ w.mT).eigenvectors[:, -rank:].flip(-1)
-    v, triangle = torch.linalg.qr(w.mT @ u)  # orthonormal also where σ is zero, unlike Wᵀu scaled
-    sigma = triangle.diagonal()
-    return u.contiguous(), sigma.abs() * scale, torch.where(sigma < 0, -v, v)
+    scale = torch.linalg.vector_norm(w, torch.inf).clamp_min(torch.finfo(w.dtype).tiny)
+    w = w / scale
+    found = iterated_triplets(w, rank, dtype) if 4 * rank <= q else None
+    if found is None and q > _SMALL and (dtype == torch.float32 or 4 * rank <= q):
+        found = gram_triplets(w, rank, dtype)
+    if found is None:
+        basis, triangle = torch.linalg.qr(w) if p > q else (None, w)  # faster than of W whole
+        u, sigma, vh = torch.linalg.svd(triangle)
+        found = u[:, :rank] if basis is None else basis @ u[:, :rank], sigma[:rank], vh[:rank].mT
+    u, sigma, v = found
+    return u, sigma * scale, v
+
+
+def in_float64(tensor: Tensor) -> Tensor:
+    """Without a graph, on its device, or on the CPU where that has no float64."""
+    device = "cpu" if tensor.device.type == "mps" else tensor.device
+    return tensor.detach().to(device, torch.float64)
+
+
+def gram_triplets(w: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Finds the first singular values and vectors from the eigenvectors of WᵀW.
+
+    With V from there ``W V = Q R`` has nearly a diagonal R. What stands beside its diagonal is rounding, ``ε σ₁² / σ``
+    in the row of σ and no more than σ: in float64 too little to be seen in a float32 W, whatever its σ. Where none of
+    them is small, ``W V`` has orthogonal columns as it is.
+
+    Args:
+        w: (p, q) float64, p at least q.
+        count: how many.
+        dtype: of the weight, to whose precision the triplets are found.
+
+    Returns:
+        As :func:`iterated_triplets`, U orthonormal to the precision of a float32 weight; ``None`` where they are not
+        found to that of ``dtype``.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.leading import gram_triplets
+        >>> w = torch.diag(torch.arange(300.0).double())
+        >>> gram_triplets(w, 2, torch.float32)[1]
+        tensor([299., 298.], dtype=torch.float64)
+    """
+    v = torch.linalg.eigh(w.mT @ -w).eigenvectors[:, :count]
+    image = w @ v
+    whole, sigma = count == w.shape[1], torch.linalg.vector_norm(image, dim=0)
+    if whole and dtype == torch.float32 and (sigma > _WELL * sigma.amax()).all():
+        return image.div_(sigma), sigma, v
+    packed, tau = torch.geqrf(image)
+    sigma = packed.diagonal().clone()
+    missed = torch.linalg.vector_norm(packed[:count].mT.tril(-1))  # of R, transposed: fast in its order in memory
+    u = torch.linalg.householder_product(packed, tau)
+    if not whole:
+        missed = missed + torch.linalg.vector_norm(w.mT @ u - v * sigma)
+    tolerance = torch.finfo(dtype).eps * (1 / 64 if dtype == torch.float32 else 16)
+    if not missed <= tolerance * torch.linalg.vector_norm(sigma):
+        return None
+    return u, sigma.abs(), v * torch.where(sigma < 0, -1.0, 1.0)
 
 
 def iterated_triplets(w: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -87,14 +133,17 @@ def iterated_triplets(w: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor
     gram, tolerance = own.mT @ own, 8 * torch.finfo(own.dtype).eps
     x = torch.randn(k, block, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(gram)
     x = gram @ torch.linalg.qr(gram @ x).Q
+    before = math.inf
     for _ in range(_ROUNDS):
         x = torch.linalg.qr(x).Q
         image = gram @ x
         values, turn = torch.linalg.eigh(x.mT @ image)
         x, image = x @ turn, image @ turn
-        residual = torch.linalg.vector_norm(image - x * values, dim=0)[-count:].max()
-        if residual <= tolerance * values[-1]:
+        residual = torch.linalg.vector_norm(image - x * values, dim=0)[-count:].max().item()
+        enough = tolerance * values[-1].item()
+        if residual <= enough or before < 2 * residual <= 8 * enough:  # or nothing but rounding is left
             break
+        before = residual
         least, largest = values[-count].item(), values[-1].item()
         degree = min(_DEGREE, 1 + int(math.log(_GROWTH) / math.log(max(largest / max(least, 1e-300), 1 + 1e-9))))
         x = _filtered(gram, x, values[0].item(), largest, degree)

@@ -133,7 +133,9 @@ def _added(c: Tensor, a: Tensor, b: Tensor, *, alpha: float = 1, beta: float = 1
     """``beta c + alpha a b``, batched or not, in one operation where torch has one."""
     if c.dim() == 2:
         return torch.addmm(c, a, b, alpha=alpha, beta=beta)
-    return torch.baddbmm(c, a, b, alpha=alpha, beta=beta) if c.dim() == 3 else beta * c + alpha * (a @ b)
+    if c.dim() > 3:
+        return torch.baddbmm(*(t.flatten(0, -3) for t in (c, a, b)), alpha=alpha, beta=beta).view(c.shape)
+    return torch.baddbmm(c, a, b, alpha=alpha, beta=beta)
 
 
 def _column(sigma: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -270,7 +272,7 @@ def _through_pieces(
     dz = _added(dz, z, upper + upper.mT).addcmul_(_column(sigma, sizes).unsqueeze(-3), x, value=-1)
     dz.addcmul_(z, (dz * z).sum(-2, keepdim=True), value=-0.5).mul_(scale)
     d_u, d_v = pack_both(dz, *sizes)
-    return d_u, (x * z).sum((-3, -1))[..., : min(sizes[:2])], d_v
+    return d_u, (x * z).sum(-1).sum(-2)[..., : min(sizes[:2])], d_v
 
 
 _TENSORS = "Tensor u, Tensor sigma, Tensor v"

@@ -19,110 +19,123 @@ from torch import Tensor
 from spectral_param.functional.householder import householder_apply
 
 _PANEL = 32  # columns reduced one by one before the rest catches up in one product
-_BLOCK = 64  # columns of an elimination
+_BLOCK, _LEAST_BLOCK = 64, 8  # columns of an elimination, at least where it goes on
 _LEAST = 0.25  # pivot
 
-Signs = Callable[[int, list[float]], list[float]]
-"""From a column's number and the first entries of what is left of it in each basis to a sign for each."""
+Signs = Callable[[int, Tensor], Tensor]
+"""From a column's number and the first entries of what is left of it, (bases, …), to a sign for each."""
 
 
-def reduced(bases: Sequence[Tensor], signs: Signs) -> tuple[list[Tensor], list[Tensor]]:
+def reduced(bases: Sequence[Tensor], signs: Signs) -> tuple[list[Tensor], Tensor]:
     """Reduces matrices of orthonormal columns to the identity, all in step.
 
     Args:
-        bases: (n, k) float64 each, with the same k.
+        bases: (…, n, k) float64 each, with the same k and the same dimensions before.
         signs: of their columns.
 
     Returns:
-        Reflectors of unit length, (n, k) each, whose product begins with ``signs * basis``; and the signs, (k,) each.
+        Reflectors of unit length, (…, n, k) each, whose product begins with ``signs * basis``; and the signs,
+        (bases, …, k).
 
     Example:
         >>> import torch
         >>> from spectral_param.functional import householder_product
         >>> from spectral_param.functional.reduction import reduced
         >>> basis = torch.linalg.qr(torch.randn(200, 100, dtype=torch.float64)).Q
-        >>> [reflectors], _ = reduced([basis], lambda column, leads: [1.0])
+        >>> [reflectors], _ = reduced([basis], lambda column, leads: torch.ones_like(leads))
         >>> torch.allclose(householder_product(reflectors, columns=100), basis)
         True
     """
-    found, chosen = _by_elimination(bases, signs)
-    done = chosen[0].shape[0]
-    if done == bases[0].shape[1]:
-        return found, chosen
-    left = [householder_apply(r, b[:, done:], transpose=True)[done:] for r, b in zip(found, bases, strict=True)]
-    rest, more = _one_by_one(left, lambda i, leads: signs(done + i, leads))
-    padded = [torch.cat([r.new_zeros(done, r.shape[1]), r]) for r in rest]
-    return (
-        [torch.cat(pair, 1) for pair in zip(found, padded, strict=True)],
-        [torch.cat(pair) for pair in zip(chosen, more, strict=True)],
-    )
+    found = [torch.zeros_like(b) for b in bases]
+    count, lead = bases[0].shape[-1], (len(bases), *bases[0].shape[:-2])
+    chosen = bases[0].new_ones(*lead, count)
+    done = _by_elimination(bases, signs, found, chosen)
+    if done < count:
+        left = [
+            householder_apply(r[..., :done], b[..., done:], transpose=True)[..., done:, :]
+            for r, b in zip(found, bases, strict=True)
+        ]
+        rest = [r[..., done:, done:] for r in found]
+        _one_by_one(left, lambda i, leads: signs(done + i, leads), rest, chosen[..., done:])
+    return found, chosen
 
 
-def _by_elimination(bases: Sequence[Tensor], signs: Signs) -> tuple[list[Tensor], list[Tensor]]:
-    """The reflectors of the first columns, as many as have pivots to divide by."""
+def _by_elimination(bases: Sequence[Tensor], signs: Signs, found: Sequence[Tensor], chosen: Tensor) -> int:
+    """Fills in the reflectors and signs of the first columns, as many as have pivots to divide by; how many."""
+    # L, scaled to columns of length -1, is ``found``; the rows of R beyond its blocks, scaled back, stand in ``work``
     work = [b.clone() for b in bases]
-    chosen = [b.new_ones(b.shape[1]) for b in bases]
-    done = 0
-    for start in range(0, bases[0].shape[1] - _BLOCK, _BLOCK):
-        stop = start + _BLOCK
-        if not _eliminated([w[start:stop, start:stop] for w in work], start, signs, chosen):
+    start, count = 0, chosen.shape[-1]
+    while start < count:
+        stop = min(start + _BLOCK, count)
+        panels = [
+            _less(w[..., start:, start:stop], f[..., start:, :start], w[..., :start, start:stop])
+            for w, f in zip(work, found, strict=True)
+        ]
+        tops = torch.stack([panel[..., : stop - start, :] for panel in panels])
+        width = _eliminate(tops, start, signs, chosen)
+        if width < min(_LEAST_BLOCK, count - start):
             break
-        for w in work:
-            top, below, right = w[start:stop, start:stop], w[stop:, start:stop], w[start:stop, stop:]
-            below.copy_(torch.linalg.solve_triangular(top, below, upper=True, left=False))
-            right.copy_(torch.linalg.solve_triangular(top, right, upper=False, unitriangular=True))
-            w[stop:, stop:].addmm_(below, right, alpha=-1)
-        done = stop
-    lower = [w[:, :done].tril(-1) for w in work]
-    for y in lower:
-        y.diagonal().fill_(1)
-    return [-y / torch.linalg.vector_norm(y, dim=0) for y in lower], [c[:done] for c in chosen]
+        stop, tops = start + width, tops[..., :width, :width]
+        for w, f, panel, top in zip(work, found, (panel[..., :width] for panel in panels), tops, strict=True):
+            panel[..., width:, :] = torch.linalg.solve_triangular(top, panel[..., width:, :], upper=True, left=False)
+            panel[..., :width, :] = top.tril(-1)
+            panel.diagonal(dim1=-2, dim2=-1).fill_(1)
+            lengths = torch.linalg.vector_norm(panel, dim=-2)
+            torch.div(panel, -lengths.unsqueeze(-2), out=f[..., start:, start:stop])
+            right = _less(w[..., start:stop, stop:], f[..., start:stop, :start], w[..., :start, stop:])
+            right = torch.linalg.solve_triangular(top, right, upper=False, unitriangular=True)
+            torch.mul(right, -lengths.unsqueeze(-1), out=w[..., start:stop, stop:])
+        start = stop
+    return start
 
 
-def _eliminated(tops: Sequence[Tensor], start: int, signs: Signs, chosen: Sequence[Tensor]) -> bool:
-    """Whether the squares, from column ``start`` of their bases on, could be eliminated, in place."""
-    for j in range(tops[0].shape[0]):
-        leads = [top[j, j].item() for top in tops]
-        for top, lead, sign, c in zip(tops, leads, signs(start + j, leads), chosen, strict=True):
-            if abs(lead - sign) < _LEAST:
-                return False
-            c[start + j] = sign
-            top[j, j] = lead - sign
-            top[j + 1 :, j] /= lead - sign
-            top[j + 1 :, j + 1 :].addr_(top[j + 1 :, j], top[j, j + 1 :], alpha=-1)
-    return True
+def _less(part: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """``part - left right``."""
+    return torch.baddbmm(part, left, right, alpha=-1) if part.dim() == 3 else part - left @ right
 
 
-def _one_by_one(bases: Sequence[Tensor], signs: Signs) -> tuple[list[Tensor], list[Tensor]]:
-    """:func:`reduced` by one reflector after the other, each formed from what it has to turn."""
-    work = [b.clone() for b in bases]
-    reflectors = [torch.zeros_like(b) for b in bases]
-    chosen = [b.new_ones(b.shape[1]) for b in bases]
-    count = bases[0].shape[1]
+def _eliminate(tops: Tensor, start: int, signs: Signs, chosen: Tensor) -> int:
+    """Eliminates squares, from column ``start`` of their bases on, in place; how many columns have pivots."""
+    pivots, size = torch.empty_like(tops[..., 0]), tops.shape[-1]
+    for j in range(size):
+        lead = tops[..., j, j]
+        sign = signs(start + j, lead)
+        chosen[..., start + j] = sign
+        lead -= sign
+        pivots[..., j] = lead
+        if j + 1 < size:
+            column = tops[..., j + 1 :, j : j + 1]
+            column /= lead[..., None, None]
+            tops[..., j + 1 :, j + 1 :].addcmul_(column, tops[..., j : j + 1, j + 1 :], value=-1)
+    good = (pivots.abs() >= _LEAST).view(-1, size).all(0)
+    return int(good.long().cumprod(0).sum())
+
+
+def _one_by_one(bases: Sequence[Tensor], signs: Signs, found: Sequence[Tensor], chosen: Tensor) -> None:
+    """Fills in all reflectors and signs, each reflector formed from what it has to turn."""
+    work, count = [b.clone() for b in bases], bases[0].shape[-1]
     for start in range(0, count, _PANEL):
         stop = min(start + _PANEL, count)
         for i in range(start, stop):
-            columns = [w[i:, i] / torch.linalg.vector_norm(w[i:, i]) for w in work]
-            for b, sign in enumerate(signs(i, [x[0].item() for x in columns])):
-                chosen[b][i] = sign
-                h = _to_first_axis(sign * columns[b])
-                reflectors[b][i:, i] = h
-                trailing = work[b][i:, i + 1 : stop]
-                trailing -= torch.outer(2 * h, h @ trailing)
-        for w, r in zip(work, reflectors, strict=True):
-            w[start:, stop:] = householder_apply(r[start:, start:stop], w[start:, stop:], transpose=True)
-    return reflectors, chosen
+            columns = [w[..., i:, i] / torch.linalg.vector_norm(w[..., i:, i], dim=-1, keepdim=True) for w in work]
+            chosen[..., i] = signs(i, torch.stack([x[..., 0] for x in columns]))
+            for w, r, x, sign in zip(work, found, columns, chosen[..., i], strict=True):
+                r[..., i:, i] = h = _to_first_axis(sign.unsqueeze(-1) * x)
+                trailing = w[..., i:, i + 1 : stop]
+                trailing -= 2 * h.unsqueeze(-1) * (h.unsqueeze(-2) @ trailing)
+        for w, r in zip(work, found, strict=True):
+            w[..., start:, stop:] = householder_apply(r[..., start:, start:stop], w[..., start:, stop:], transpose=True)
 
 
 def _to_first_axis(x: Tensor) -> Tensor:
-    """The unit u with H(u) x = e₁ for a unit x; zero only for x = 1, of a single entry."""
-    if len(x) == 1:
-        return (x < 0).to(x)
-    tail = x[1:] @ x[1:]
-    u = x.clone()
-    u[0] = -tail / (1 + x[0]) if x[0] > 0 else x[0] - 1  # x₁ - 1 without cancellation
-    length = torch.linalg.vector_norm(u)
-    if length <= 8 * torch.finfo(x.dtype).eps:  # x is e₁: any direction orthogonal to it will do
-        u.zero_()[1] = 1.0
-        return u
-    return u / length
+    """The unit u with H(u) x = e₁ for unit x, (…, n); zero only for x = 1, of a single entry."""
+    if x.shape[-1] == 1:
+        return x.clamp(max=0).sign()
+    lead, tail = x[..., 0], x[..., 1:].square().sum(-1)
+    first = torch.where(lead > 0, -tail / (1 + lead.abs()), lead - 1)  # x₁ - 1 without cancellation
+    u = x.select_scatter(first, -1, 0)
+    length = torch.linalg.vector_norm(u, dim=-1, keepdim=True)
+    is_axis = length <= 8 * torch.finfo(x.dtype).eps  # any direction orthogonal to e₁ will do
+    second = torch.zeros_like(x)
+    second[..., 1] = 1.0
+    return torch.where(is_axis, second, u / length.masked_fill(is_axis, 1.0))

@@ -114,12 +114,13 @@ def _source(p: int, q: int, m1: int, m2: int, device: torch.device) -> Tensor:
     return source
 
 
+# By squares: torch's norm takes five times as long down columns.
 def lengths(y: Tensor) -> Tensor:
     """‖column‖ (…, 1, m) of (…, n, m), safe from overflow and underflow; for float32 in float64."""
     if y.dtype == torch.float32 and y.device.type != "mps":  # float64 squares hold every float32
-        return torch.linalg.vector_norm(y, dim=-2, keepdim=True, dtype=torch.float64)
+        return y.double().square().sum(-2, keepdim=True).sqrt()
     scale = y.detach().abs().amax(-2, keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)
-    return torch.linalg.vector_norm(y / scale, dim=-2, keepdim=True) * scale
+    return (y / scale).square().sum(-2, keepdim=True).sqrt() * scale
 
 
 def directions(reflectors: Tensor) -> tuple[Tensor, Tensor]:

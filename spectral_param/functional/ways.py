@@ -56,6 +56,9 @@ class Way(Enum):
 Kept = tuple[FrozenProduct, FrozenProduct]
 """What is kept of U and of V."""
 
+Thin = tuple[Tensor, Tensor, Tensor]
+"""σ, L and R."""
+
 
 def way_to_build(u: ReflectorProduct, sigma: Tensor, v: ReflectorProduct, *, transformed: bool) -> Way:
     """The way to W.
@@ -128,6 +131,25 @@ def spares_the_weight(way: Way, u: ReflectorProduct, sigma: Tensor, v: Reflector
     if is_low_rank(sizes) and _is_native(u, sigma, v):
         return False
     return is_less_work(sizes, vectors)
+
+
+_CALLS = 5e6  # so many multiplications take the time of the calls by which one layer is done without W
+
+
+def spares_equal_weights(sizes: Sizes, vectors: int) -> bool:
+    """Whether layers of equal weights, made in one call, have less work with their thin factors than with W.
+
+    Args:
+        sizes: of each weight.
+        vectors: how many meet one of them in one forward.
+
+    Example:
+        >>> from spectral_param.functional.ways import spares_equal_weights
+        >>> from spectral_param.sizes import Sizes
+        >>> spares_equal_weights(Sizes(192, 192, 8, 8), 520), spares_equal_weights(Sizes(128, 128, 16, 16), 128)
+        (True, False)
+    """
+    return is_thin(sizes, vectors) and is_less_work(sizes, vectors, besides=_CALLS)
 
 
 def spares_the_sum(sizes: Sizes, rank: int, vectors: int) -> bool:
@@ -284,7 +306,7 @@ def is_thin(sizes: Sizes, vectors: int) -> bool:
     return is_low_rank(sizes) and vectors >= 4 * max(sizes.m1, sizes.m2)
 
 
-def is_less_work(sizes: Sizes, vectors: int) -> bool:
+def is_less_work(sizes: Sizes, vectors: int, besides: float = 0) -> bool:
     """Whether one training step is fewer operations with V, σ and U applied to the vectors than with W built for them.
 
     Counted in multiplications, for N vectors, p×q blocks, m reflectors on each side and the area
@@ -297,6 +319,7 @@ def is_less_work(sizes: Sizes, vectors: int) -> bool:
     Args:
         sizes: of a block.
         vectors: N, how many vectors meet W in one forward.
+        besides: multiplications that it takes to apply them besides.
 
     Example:
         >>> from spectral_param.functional.ways import is_less_work
@@ -310,7 +333,7 @@ def is_less_work(sizes: Sizes, vectors: int) -> bool:
     m, area = max(m1, m2), m1 * p + m2 * q - (m1 * m1 + m2 * m2) / 2
     applied = 7.5 * vectors * m * (p + q) if is_thin(sizes, vectors) else 7 * vectors * area
     built = 6 * p * q * m if is_low_rank(sizes) else 6 * min(p, q) * area
-    return applied < built + 3 * vectors * p * q
+    return applied + besides < built + 3 * vectors * p * q
 
 
 def _are_few(sizes: Sizes) -> bool:

@@ -51,6 +51,24 @@ class Layout(NamedTuple):
         ]
 
 
+class Side(NamedTuple):
+    """A trained tensor of reflectors.
+
+    Attributes:
+        name: what they make.
+        place: where it stands among the trained tensors.
+        n: entries of a reflector.
+        m: reflectors of a block.
+        blocks: how many.
+    """
+
+    name: str
+    place: int
+    n: int
+    m: int
+    blocks: int
+
+
 def layout_of(sizes: Sizes, chunks: int, trains_sigma: bool) -> Layout:
     """The layout of blocks of such sizes.
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.optim.swa_utils import AveragedModel
 
+from spectral_param.parametrization.shifted import ShiftedParametrization
 from spectral_param.parametrization.svd import SVDParametrization
 
 _WRAPPERS = re.compile(r"\b(_fsdp_wrapped_module|_orig_mod|_checkpoint_wrapped_module|_forward_module)\.")
@@ -79,6 +80,27 @@ def svd_parametrizations(model: nn.Module) -> Iterator[tuple[str, SVDParametriza
             first = held[0]
             if isinstance(first, SVDParametrization):
                 yield qualified_name(name), first
+
+
+def matrix_parametrization(module: nn.Module, tensor_name: str = "weight") -> SVDParametrization | None:
+    """:meth:`SVDParametrization.alone_on`, for those who take its factors for the SVD of a matrix.
+
+    Raises:
+        ValueError: for a kernel whose σ are those of an operator on images, which has no matrix to decompose.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.parametrization.lookup import matrix_parametrization
+        >>> matrix_parametrization(nn.Linear(2, 2)) is None
+        True
+    """
+    parametrization = SVDParametrization.alone_on(module, tensor_name)
+    if isinstance(parametrization, ShiftedParametrization):
+        raise ValueError(
+            f"tensor_name: expected a matrix, {tensor_name!r} is a kernel with the σ of an operator on images; it has "
+            "singular_values, and its layer has inverse(output) and log_abs_det(height, width)."
+        )
+    return parametrization
 
 
 def registered_names(module: nn.Module) -> list[str]:

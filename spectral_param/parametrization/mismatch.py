@@ -34,9 +34,9 @@ def warn_of_differences(blocks: Tensor, sigma: Tensor, sizes: Sizes, sigma_map: 
     """
     if min(sizes.m1, sizes.m2) < sizes.k:
         # σ is the diagonal of UᵀWV, so that what is missed is orthogonal to what is met
-        scale = blocks.abs().amax().clamp_min(torch.finfo(blocks.dtype).tiny)
+        scale = blocks.abs().amax().clamp_min(torch.finfo(blocks.dtype).tiny).item()
         size = torch.linalg.vector_norm(blocks / scale, dtype=torch.float64).item()
-        met = torch.linalg.vector_norm(sigma / scale.double().cpu()).item() / size if size else 1.0
+        met = torch.linalg.vector_norm(sigma / scale).item() / size if size else 1.0
         error = math.sqrt(max(0.0, 1 - met * met))
         if error > APPROXIMATE:
             warnings.warn(

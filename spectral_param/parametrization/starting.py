@@ -23,12 +23,12 @@ def fitted(blocks: Tensor, sizes: Sizes, sigma_map: SigmaMap) -> fitting.Factors
         sigma_map: what σ has to be reached by.
 
     Returns:
-        Reflectors of U, (chunks, p, m₁), σ, (chunks, k), and reflectors of V, (chunks, q, m₂), float64 on the CPU.
+        Reflectors of U, (chunks, p, m₁), σ, (chunks, k), and reflectors of V, (chunks, q, m₂), float64.
 
     Warns:
         UserWarning: if too few reflectors or the range of the σ map keep W from being met.
     """
-    factors = _stack([fitting.fit(block, sizes.m1, sizes.m2) for block in blocks])
+    factors = fitting.fit(blocks, sizes.m1, sizes.m2)
     warn_of_differences(blocks, factors[1], sizes, sigma_map)
     return factors
 

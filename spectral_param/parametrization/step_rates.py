@@ -18,9 +18,15 @@ Note [Rates]
     *Adafactor* moves what it trains in proportion to itself: η w for W, so η σ for σ, whose rate is η; and a reflector
     by the angle of its rate: η √(k / m) / √(8 s).
 
+    A kernel between shifts has as many entries more as it has taps, so that √max(p, q) is times the root of their
+    number in all of this; a reflector that shifts is taken for one that turns.
+
     A map σ = f(raw) has the slope f′. Where it holds σ in a range, σ moves by the share of half of that range that it
     would move of 1: a step as long as that of a free σ would end at an edge, where nothing is learned. So its step is
-    multiplied by r = min(1, half of the range), and the rate of raw by r / f′, under SGD r / f′².
+    multiplied by r = min(1.5, half of the range), and the rate of raw by r / f′, under SGD r / f′².
+
+    The multiples are those of the start; as σ grows the lengths of reflectors follow (Note [Lengths] in
+    ``spectrum/reflector_lengths``).
 
     A scale within the parametrization, W = U diag(c raw) Vᵀ, serves one kind alone: Adam would move σ by c η,
     SGD by c² η; and checkpoints would change their meaning.
@@ -43,6 +49,7 @@ _LEAST_SIGMA = 0.1  # a weight that starts at zero, as a residual branch may, ha
 _LEAST_SLOPE = 1e-3  # as of a σ at the edge of its range
 _LEAST_PARAMETER = 1e-3  # below it Adafactor's steps are those of a parameter of this size
 _SGD_SIGMA = 4.0  # measured, where Note [Rates] has 1: σ makes up for what turns do not reach
+_FARTHEST = 1.5  # measured, too: a free σ moves W farther than a plain step does, and programs gain by it
 
 
 class _Scale(NamedTuple):
@@ -88,19 +95,16 @@ class StepRates(NamedTuple):
             >>> from spectral_param.parametrization.step_rates import ADAM
             >>> [(_, held)] = svd_parametrizations(register_svd_parametrization(nn.Linear(64, 16), init="orthogonal"))
             >>> ADAM.of(held)[1]
-            8.0
+            12.0
         """
         if not all(map(has_numbers, parametrization.factors)):
             raise ValueError("model: expected weights with numbers to take rates from, got some on the meta device.")
-        scale, found = _scale(parametrization), []
-        k, chunks = min(parametrization.shape), parametrization.chunks
-        at_u, at_sigma, at_v = parametrization.layout.places
-        (p, q), (m1, m2) = parametrization.shape, parametrization.reflectors
-        for place, n, m in ((at_u, p, m1), (at_sigma, 0, 0), (at_v, q, m2)):
-            if place >= 0:
-                factor = whole(parametrization.factors[place].detach())
-                found.append(self.reflectors(scale, _reflectors(factor, n, k, m, chunks)) if m else self.sigma(scale))
-        return tuple(found)
+        scale, k = _scale(parametrization), min(parametrization.shape)
+        found = {place: self.sigma(scale) for place in parametrization.layout.places[1:2] if place >= 0}
+        for _, place, n, m, count in parametrization.sides:
+            factor = whole(parametrization.factors[place].detach())
+            found[place] = self.reflectors(scale, _reflectors(factor, n, k, m, count))
+        return tuple(found[place] for place in sorted(found))
 
 
 ADAM = StepRates(
@@ -127,11 +131,11 @@ def _scale(parametrization: SVDParametrization) -> _Scale:
         size, slope = _rms(raw.detach()), max(_rms(slopes), _LEAST_SLOPE)
     half = torch.as_tensor((sigma_map.high - sigma_map.low) / 2)
     return _Scale(
-        width=math.sqrt(max(parametrization.shape)),
+        width=math.sqrt(math.prod(parametrization.matrices.weight_shape) / parametrization.sigma.numel()),
         sigma=max(parametrization.size_of_sigma, _LEAST_SIGMA),
         raw=size,
         slope=slope,
-        reach=half.clamp(max=1.0).double().mean().item(),
+        reach=half.clamp(max=_FARTHEST).double().mean().item(),
     )
 
 

@@ -14,9 +14,10 @@ from spectral_param.functional.factorization import ReflectorProduct
 from spectral_param.functional.frozen import FrozenProduct
 from spectral_param.functional.low_rank import low_rank_factors
 from spectral_param.functional.reflectors import normalized, pack
-from spectral_param.functional.ways import Kept, Way, apply, build, way_to_build
+from spectral_param.functional.thin_product import thin_product
+from spectral_param.functional.ways import Kept, Thin, Way, apply, build, way_to_build
 from spectral_param.parametrization.blocks import CHANNELS_LAST, Matrices, has_channels_last
-from spectral_param.parametrization.factors import layout_of
+from spectral_param.parametrization.factors import Side, layout_of
 from spectral_param.parametrization.kept_weight import KeptWeight
 from spectral_param.parametrization.starting import check_weight, drawn, fitted
 from spectral_param.sigma import SigmaMap, clipping
@@ -25,7 +26,7 @@ from spectral_param.torch_state.modes import has_numbers, is_lowered, is_seen_th
 from spectral_param.torch_state.precision import full_precision
 from spectral_param.torch_state.shards import whole, write_
 
-_ORIGINALS = tuple(tuple(f"original{i}" for i in range(count)) for count in range(5))
+_ORIGINALS = tuple(tuple(f"original{i}" for i in range(count)) for count in range(6))
 
 
 class SVDParametrization(nn.Module):
@@ -147,27 +148,37 @@ class SVDParametrization(nn.Module):
     def _weight(self, factors: tuple[Tensor, ...], way: Way | None) -> Tensor:
         if hasattr(factors[0], "full_tensor"):
             factors = tuple(map(whole, factors))
+        half = factors[0].dtype.itemsize < 4  # a strategy of mixed precision hands factors in its own dtype
+        return self.as_weight(self._built(factors, way).to(factors[0].dtype if half else self.dtype))
+
+    def _built(self, factors: tuple[Tensor, ...], way: Way | None) -> Tensor:
+        """W as its matrices, in float32 or float64."""
         u, raw, v = self._parts(factors)
         way = way or way_to_build(u, raw, v, transformed=is_seen_through())
-        w = build(way, *self._wide(u, raw, v, way), self._kept)
-        half = raw.dtype.itemsize < 4  # a strategy of mixed precision hands factors in its own dtype
-        w = w.to(raw.dtype if half else self.dtype)
-        return self.as_weight(w)
+        return build(way, *self._wide(u, raw, v, way), self._kept)
 
     def as_weight(self, matrices: Tensor) -> Tensor:
         """(chunks, p, q), or (p, q) where there is one, in the shape and the memory format of the weight."""
         w = matrices if matrices.shape == self.matrices.weight_shape else self.matrices.to_weight(matrices)
         return w.clone(memory_format=CHANNELS_LAST[w.dim()]) if self.channels_last else w.contiguous()
 
-    def product(self, x: Tensor, way: Way, bias: Tensor | None = None) -> Tensor:
-        """``x Wᵀ + b``, (N, chunks · p) for rows x (N, q), without building W; in float32 or float64."""
+    def product(self, x: Tensor, way: Way | Thin, bias: Tensor | None = None) -> Tensor:
+        """``x Wᵀ + b``, (N, chunks · p) for rows x (N, q), without building W; in float32 or float64.
+
+        Args:
+            x: the rows.
+            way: how, or the thin factors where they are there already.
+            bias: b.
+        """
         device = x.device.type
         if is_lowered(device):
             with full_precision(device):
                 return self._product(x, way, bias)
         return self._product(x, way, bias)
 
-    def _product(self, x: Tensor, way: Way, bias: Tensor | None) -> Tensor:
+    def _product(self, x: Tensor, way: Way | Thin, bias: Tensor | None) -> Tensor:
+        if not isinstance(way, Way):
+            return thin_product(x, *way, bias)
         u, sigma, v = self._wide(*self.parts, way)
         x = x.to(sigma.dtype)
         if self.chunks == 1:
@@ -223,6 +234,13 @@ class SVDParametrization(nn.Module):
         if hasattr(factors[0], "full_tensor"):
             factors = tuple(map(whole, factors))
         return self._parts(factors)
+
+    @property
+    def sides(self) -> list[Side]:
+        """The factors that are reflectors."""
+        (p, q), (m1, m2), (at_u, _, at_v) = self.shape, self.reflectors, self.layout.places
+        both = Side("U", at_u, p, m1, self.chunks), Side("V", at_v, q, m2, self.chunks)
+        return [side for side in both if side.m]
 
     @property
     def raw_sigma(self) -> Tensor | None:
@@ -294,9 +312,11 @@ class SVDParametrization(nn.Module):
 
     def freeze_all_but_(self, part: str) -> None:
         """Lets only ``"sigma"`` or only ``"reflectors"`` be trained; ``"all"`` freezes nothing."""
-        for place, name in zip(self.layout.places, ("reflectors", "sigma", "reflectors"), strict=True):
-            if place >= 0 and part not in ("all", name):
-                self.factors[place].requires_grad_(False)
+        if part == "sigma":
+            for side in self.sides:
+                self.factors[side.place].requires_grad_(False)
+        elif part == "reflectors" and self.raw_sigma is not None:
+            self.raw_sigma.requires_grad_(False)
 
     @torch.no_grad()
     def renormalize_(self) -> None:

@@ -1,4 +1,4 @@
-"""Weights of equal shape built in one batched call, for networks of many small layers.
+"""Weights of equal shape built in one batched call, or their thin factors, for networks of many small layers.
 
 A small weight costs less in multiplications than in the calls that ask for them: thirty layers of 128 take thirty times
 some sixty operations one by one, and sixty batched ones together.
@@ -6,33 +6,29 @@ some sixty operations one by one, and sixty batched ones together.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from spectral_param.functional.factorization import ReflectorProduct
-from spectral_param.functional.ways import Way, build, is_frozen, way_to_build
+from spectral_param.functional.ways import Thin, is_frozen, spares_equal_weights
+from spectral_param.parametrization.shifted import ShiftedParametrization
+from spectral_param.parametrization.side_by_side import Equal, side_by_side
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.sigma import SigmaMap
-from spectral_param.sizes import Sizes
-from spectral_param.torch_state.higher_order import must_run_again
 from spectral_param.torch_state.modes import is_listened_to, traced_or_transformed
-from spectral_param.torch_state.precision import full_precision, in_full_precision
-
-Triple = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""Packed U, raw σ and packed V of a weight, as far as they are trained tensors."""
 
 
 class _Kept(NamedTuple):
     factors: tuple[Tensor, ...]  # those that it was built from
     weights: dict[bool, Tensor]  # by whether gradients were on
+    thin: dict[bool, Thin]  # in the same way
+    equals: list[Equal]  # those that are built side by side, with this one among them; or none
 
 
 class _Running(threading.local):
@@ -49,13 +45,15 @@ running = _Running()
 def together(model: nn.Module) -> Iterator[None]:
     """Evaluates the registered weights of a model once within it, those of equal shape in one batched call.
 
-    To be put around the forward of a training step. The weights are those at the start, so that no optimizer may step
-    within; copies made within have weights of their own; a layer that is not used gets no gradient; nothing is left
-    behind, whatever happens within. What is built belongs to the thread and to whether gradients are on. Weights that
-    have no equal (in shape, reflectors and σ map), that another parametrization stands on, that hooks listen to, in
-    blocks or on shards are evaluated as ever, once. Layers build W then, also those with ``matrix_free``. Where other
-    factors stand in the place of a model's own, as in ``functional_call``, under a compiler or a transform of
-    ``torch.func``, and in a part that is checkpointed, weights are evaluated as without it.
+    To be put around the forward of a training step. All weights of a shape are built when the first is asked for, and
+    stay as they are, so that no optimizer may step within; an ``nn.Linear`` that has less work with the thin factors of
+    few reflectors than with W gets those, made for all in the same way, but for ``matrix_free=False``. Copies made
+    within have weights of their own; a layer that is not used gets no gradient; nothing is left behind, whatever
+    happens within. What is built belongs to the thread and to whether gradients are on. Weights that have no equal (in
+    shape, reflectors and σ map), that another parametrization stands on, that hooks listen to, in blocks or on shards
+    are evaluated as ever, once, as W, also with ``matrix_free``. Where other factors stand in the place of a model's
+    own, as in ``functional_call``, under a compiler or a transform of ``torch.func``, and in a part that is
+    checkpointed, weights are evaluated as without it.
 
     Args:
         model: any module.
@@ -90,13 +88,44 @@ def kept_weight(parametrization_list: Any) -> Tensor | None:
         W; ``None`` where it is to be evaluated as without ``together``.
     """
     p = parametrization_list._modules.get("0")
-    if not keeps(p):
-        return None
-    weights = running.store[id(p)].weights
-    with_gradients = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    if with_gradients not in weights:
-        weights[with_gradients] = parametrization_list()
-    return weights[with_gradients]
+    return weight_of(p) if keeps(p) else None
+
+
+def weight_of(p: SVDParametrization) -> Tensor:
+    """The weight that :func:`together` :func:`keeps`, built with its equals if it has not been."""
+    kept, with_gradients = running.store[id(p)], _with_gradients()
+    if with_gradients not in kept.weights:
+        if kept.equals and not torch.is_inference_mode_enabled():
+            for one, (weight,) in zip(kept.equals, side_by_side(kept.equals, thin=False), strict=True):
+                as_weight = one.parametrization.as_weight(weight.to(one.parametrization.dtype))
+                running.store[id(one.parametrization)].weights[with_gradients] = as_weight
+        else:
+            kept.weights[with_gradients] = p.parametrization_list()
+    return kept.weights[with_gradients]
+
+
+def kept_thin_factors(p: SVDParametrization, vectors: int) -> Thin | None:
+    """σ, L and R of a weight that :func:`together` keeps, made for all of its equals where none has asked for W yet.
+
+    Args:
+        p: one that :func:`keeps`.
+        vectors: how many meet W now.
+
+    Returns:
+        σ, (k,), L, (p, 2 m), and R, (q, 2 m); ``None`` where W is less work.
+    """
+    kept, with_gradients = running.store[id(p)], _with_gradients()
+    if with_gradients not in kept.thin:
+        unwanted = with_gradients in kept.weights or torch.is_inference_mode_enabled()
+        if unwanted or not kept.equals or not spares_equal_weights(p.sizes, vectors):
+            return None
+        for one, factors in zip(kept.equals, side_by_side(kept.equals, thin=True), strict=True):
+            running.store[id(one.parametrization)].thin[with_gradients] = factors
+    return kept.thin[with_gradients]
+
+
+def _with_gradients() -> bool:
+    return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
 
 def keeps(parametrization: Any) -> bool:
@@ -125,31 +154,13 @@ def _is_run_again() -> bool:
 
 
 def _built(model: nn.Module) -> dict[int, _Kept]:
-    """Batches where there are equals; for the others a place to keep what is evaluated."""
-    store = {}
-    for held in _registered(model):
-        p: Any = held._modules["0"]
-        store[id(p)] = _Kept(p.factors, {})
-    if torch.is_inference_mode_enabled() or _is_run_again():
-        return store
-    for group in _groups(model):
-        if len(group) > 1:
-            first = group[0].parametrization
-            u, raw, v = first.parts
-            way = way_to_build(u, raw, v, transformed=False)
-            flat = [factor for one in group for factor in one.factors]
-            weights = _Together.apply(first.sizes, first.sigma_map, way, *flat)
-            for (p, _), weight in zip(group, weights, strict=True):
-                store[id(p)].weights[torch.is_grad_enabled()] = p.as_weight(weight.to(p.dtype))
-    return store
+    """A place to keep what is evaluated, and its equals, where there are any."""
+    equals = {id(one.parametrization): group for group in _groups(model) if len(group) > 1 for one in group}
+    each: list[Any] = [held._modules["0"] for held in _registered(model)]
+    return {id(p): _Kept(p.factors, {}, {}, equals.get(id(p), [])) for p in each}
 
 
-class _Weight(NamedTuple):
-    parametrization: SVDParametrization
-    factors: Triple
-
-
-def _groups(model: nn.Module) -> list[list[_Weight]]:
+def _groups(model: nn.Module) -> list[list[Equal]]:
     """The weights that can be built side by side."""
     groups = defaultdict(list)
     for held in _registered(model):
@@ -162,7 +173,7 @@ def _groups(model: nn.Module) -> list[list[_Weight]]:
         plain = all(f is None or _is_plain(f) for f in triple)
         if plain and not (is_frozen(u) and is_frozen(v)):
             kind = [f if f is None else (f.dtype, f.device, f.requires_grad) for f in triple]
-            groups[(p.sizes, _kind(p.sigma_map), *kind)].append(_Weight(p, triple))
+            groups[(p.sizes, _kind(p.sigma_map), *kind)].append(Equal(p, triple))
     return list(groups.values())
 
 
@@ -192,7 +203,7 @@ def _alone(held: nn.Module) -> SVDParametrization | None:
     if (
         len(held._modules) > 1
         or p.chunks > 1
-        or isinstance(p, TurnedParametrization)
+        or isinstance(p, TurnedParametrization | ShiftedParametrization)
         or "forward" in held.__dict__
         or "forward" in p.__dict__
     ):
@@ -217,64 +228,3 @@ def _kind(sigma_map: SigmaMap) -> Hashable:
 
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-
-
-class _Together(torch.autograd.Function):
-    """Each W from its :data:`Triple`, by one call on their stacks; no gradient for what has not been used."""
-
-    @staticmethod
-    def forward(ctx: Any, sizes: Sizes, sigma_map: SigmaMap, way: Way, *flat: Tensor | None) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(*flat)
-        ctx.set_materialize_grads(False)
-        ctx.build = make = functools.partial(_build, sizes, sigma_map, way)
-        ctx.stacks = [_stacked(flat[i::3]) for i in range(3)]  # (N, …) of U, of raw σ and of V
-        device = next(f.device.type for f in flat if f is not None)
-        with full_precision(device), torch.enable_grad():
-            for i, stack in enumerate(ctx.stacks):
-                if stack is not None and ctx.needs_input_grad[3 + i]:
-                    stack.requires_grad_()
-            ctx.weights = make(*ctx.stacks)  # (N, p, q)
-        return ctx.weights.detach().unbind(0)
-
-    @staticmethod
-    @in_full_precision
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        # flat: 3 N factors, U₁, σ₁, V₁, U₂, …
-        # needs, used: of each of them
-        # grads: N of (p, q), None for a weight that was not used
-        flat, needs = ctx.saved_tensors, ctx.needs_input_grad[3:]
-        used = [g is not None for g in grads for _ in range(3)]
-        needed = [f for f, need, use in zip(flat, needs, used, strict=True) if need and use]
-        if must_run_again(*grads):  # one by one, with a graph
-            with torch.enable_grad():
-                triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-                weights = [ctx.build(*f) for f, g in zip(triples, grads, strict=True) if g is not None]
-                given = [g for g in grads if g is not None]
-                one_by_one = torch.autograd.grad(weights, needed, given, create_graph=True, allow_unused=True)
-            rest = iter(one_by_one)
-            found = [next(rest) if need and use else None for need, use in zip(needs, used, strict=True)]
-            return (None, None, None, *found)
-        stacks = [s for s in ctx.stacks if s is not None and s.requires_grad]  # of U, of raw σ, of V: (N, …)
-        whole = torch.stack([torch.zeros_like(ctx.weights[0]) if g is None else g for g in grads])  # (N, p, q)
-        of_trained = iter(torch.autograd.grad(ctx.weights, stacks, whole, retain_graph=True, allow_unused=True))
-        of_stacks = [next(of_trained) if s is not None and s.requires_grad else None for s in ctx.stacks]
-        parts = [[None] * len(grads) if g is None else g.unbind(0) for g in of_stacks]  # 3 rows of N
-        pairs = enumerate(zip(needs, used, strict=True))
-        return (None, None, None, *(parts[i % 3][i // 3] if need and use else None for i, (need, use) in pairs))
-
-
-def _build(
-    sizes: Sizes, sigma_map: SigmaMap, way: Way, u: Tensor | None, raw: Tensor | None, v: Tensor | None
-) -> Tensor:
-    """W from trained tensors, stacked or not."""
-    present = next(f for f in (u, raw, v) if f is not None)
-    lead = present.shape[:-1]
-    u, v = (present.new_empty(*lead, 0) if side is None else side for side in (u, v))
-    raw = present.new_empty(*lead, sizes.k) if raw is None else raw
-    left, right = ReflectorProduct(u, sizes.p, sizes.m1), ReflectorProduct(v, sizes.q, sizes.m2)
-    return build(way, left, sigma_map(raw), right)
-
-
-def _stacked(each: Sequence[Tensor | None]) -> Tensor | None:
-    present = [f for f in each if f is not None]
-    return torch.stack(present) if present else None

@@ -161,7 +161,8 @@ class TurnedParametrization(SVDParametrization):
         if has_numbers(weight):
             triplets = [leading_triplets(block, self.rank) for block in self.matrices.of(weight.to(self.dtype))]
             left, start, right = (
-                torch.stack(parts).to(wide) if lead else parts[0].to(wide) for parts in zip(*triplets, strict=True)
+                (torch.stack(parts) if lead else parts[0]).to(wide).contiguous()
+                for parts in zip(*triplets, strict=True)
             )
             if self.rank:
                 warn_of_moved_sigma(start, self.sigma_map)

@@ -1,4 +1,4 @@
-"""How many reflectors and trained σ a weight gets: what is asked for, read and checked."""
+"""How many reflectors and trained σ a weight gets, and which are trained: what is asked for, read and checked."""
 
 from __future__ import annotations
 
@@ -69,6 +69,21 @@ def rank_of(rank: Any, matrices: Matrices) -> int:
     if not 0 <= r <= k:
         raise ValueError(f"rank: expected a number from 0 to {k}, got {r}.")
     return r
+
+
+def check_choices(sigma: Any, train: Any) -> None:
+    """Raises ``TypeError`` for what is no σ map, and ``ValueError`` for a part that cannot be chosen to be trained.
+
+    Example:
+        >>> from spectral_param.registration.counts import check_choices
+        >>> check_choices(None, "bias")
+        Traceback (most recent call last):
+        ValueError: train: expected 'all', 'sigma' or 'reflectors', got 'bias'.
+    """
+    if sigma is not None and not isinstance(sigma, SigmaMap):
+        raise TypeError(f"sigma: expected a σ map or None, got {type(sigma).__name__}.")
+    if train not in ("all", "sigma", "reflectors"):
+        raise ValueError(f"train: expected 'all', 'sigma' or 'reflectors', got {train!r}.")
 
 
 def check_trained(train: str, counts: tuple[int, int], rank: int, sigma_map: SigmaMap) -> None:

@@ -15,7 +15,7 @@ from spectral_param.parametrization.lookup import is_registered, registered_name
 from spectral_param.parametrization.starting import has_real_numbers
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.turned import TurnedParametrization
-from spectral_param.registration.counts import check_trained, counts_of, even_counts, integer, rank_of
+from spectral_param.registration.counts import check_choices, check_trained, counts_of, even_counts, integer, rank_of
 from spectral_param.registration.injection.install import install, uninstall
 from spectral_param.registration.injection.sole_holder import check_sole_holder
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
@@ -135,12 +135,9 @@ def replace_weight(
     weight = _parameter(module, tensor_name, base)
     chunks = integer("chunks", chunks, "an integer")
     matrices = matrices_of(module, weight, chunks)
-    if sigma is not None and not isinstance(sigma, SigmaMap):
-        raise TypeError(f"sigma: expected a σ map or None, got {type(sigma).__name__}.")
+    check_choices(sigma, train)
     if init not in ("weight", "orthogonal"):
         raise ValueError(f"init: expected 'weight' or 'orthogonal', got {init!r}.")
-    if train not in ("all", "sigma", "reflectors"):
-        raise ValueError(f"train: expected 'all', 'sigma' or 'reflectors', got {train!r}.")
     if not (matrix_free is None or isinstance(matrix_free, bool)):
         raise TypeError(f"matrix_free: expected None, True or False, got {type(matrix_free).__name__}.")
     if base not in (None, "frozen"):

@@ -9,9 +9,10 @@ from torch import nn
 from spectral_param import sigma
 from spectral_param.functional.frozen import FrozenProduct
 from spectral_param.parametrization.blocks import Matrices
-from spectral_param.parametrization.factors import Layout
+from spectral_param.parametrization.factors import Layout, Side
 from spectral_param.parametrization.kept_weight import KeptWeight
 from spectral_param.parametrization.remaining import RemainingSpectrum
+from spectral_param.parametrization.shifted import ShiftedKernel, ShiftedParametrization
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.injection.shared_class import Unfilled, rebuild
@@ -43,6 +44,7 @@ def safe_globals() -> list[Any]:
         True
     """
     maps = [getattr(sigma, name) for name in sigma.__all__ if name != "SigmaMap"]
-    held = [SVDParametrization, TurnedParametrization, SVDList, nn.ModuleDict, Matrices, Layout, Sizes]
+    held = [SVDParametrization, TurnedParametrization, ShiftedParametrization, SVDList, nn.ModuleDict]
+    sizes = [Matrices, ShiftedKernel, Layout, Sizes, Side]
     kept = [FrozenProduct, KeptWeight, RemainingSpectrum]
-    return [rebuild, Unfilled, *held, *kept, *maps]
+    return [rebuild, Unfilled, *held, *sizes, *kept, *maps]

@@ -133,7 +133,8 @@ def _weights(run: Run) -> str:
             name,
             "×".join(str(size) for size in weight.get("shape", ())),
             ", ".join(str(count) for count in weight.get("reflectors", ())),
-            weight.get("sigma", "plain" if "shape" in weight else ""),
+            weight.get("sigma", "plain" if "shape" in weight else "")
+            + (f", on images {weight['operator']}" if "operator" in weight else ""),
             *(weight.get(statistic, math.nan) for statistic in STATISTICS),
         )
         for name, weight in run.weights.items()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from spectral_param.report.history import LOSS, History
 from spectral_param.report.run import Run
 from spectral_param.report.watch import Watch
+from spectral_param.spectrum.operator import Images
 from spectral_param.spectrum.statistics import STATISTICS
 
 if TYPE_CHECKING:
@@ -38,11 +39,13 @@ class SpectralRecorder:
         per_gate: reads gates as weights of their own.
         statistics: which numbers to log.
         center: what margins are measured from.
+        operator: images of the convolutions that are to be read as maps of them.
         max_readings: the most readings to keep.
 
     Raises:
         TypeError: if patterns are no strings.
-        ValueError: for an unknown statistic, a bad interval, or if there is nothing to watch.
+        ValueError: for an unknown statistic, a bad interval, an image of no convolution, or if there is nothing to
+        watch.
 
     Example:
         >>> import torch
@@ -71,6 +74,7 @@ class SpectralRecorder:
         per_gate: bool = False,
         statistics: Sequence[str] = STATISTICS,
         center: float = 1.0,
+        operator: Images | None = None,
         max_readings: int = 1000,
     ) -> None:
         if every_n_steps < 1:
@@ -82,6 +86,7 @@ class SpectralRecorder:
             per_gate=per_gate,
             statistics=statistics,
             center=center,
+            operator=operator,
         )
         self.model = model
         self.every_n_steps = every_n_steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,12 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.parametrization.blocks import blocks_of, gate_names, matrices_of
+from spectral_param.parametrization.lookup import named_modules
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.spectrum.as_matrix import weight_of
+from spectral_param.spectrum.operator import Images, check_convolutions, check_images, convolution, image_for, in_words
 from spectral_param.spectrum.patterns import as_patterns, owner_of, parametrized_weights, plain_weights
 from spectral_param.spectrum.statistics import SHAPE_STATISTICS, STATISTICS, shape_statistics, spectral_statistics
-from spectral_param.spectrum.whole_sigma import dense_singular_values, leading_numbers, sigma_in_blocks
+from spectral_param.spectrum.whole_sigma import (
+    dense_singular_values,
+    leading_numbers,
+    operator_numbers,
+    operator_sigma,
+    sigma_in_blocks,
+)
 
 SLOWER = 10  # readings to one of all σ of plain weights, where these are much work
+KEPT = 1024  # σ of an operator: its largest, its smallest, and others evenly between
 MUCH = 1e8  # p q min(p, q) of all plain weights, about 50 ms of svdvals on a CPU core
 
 
@@ -29,10 +40,11 @@ class Watch:
         per_gate: gates, and groups of plain convolutions, as weights of their own.
         statistics: which numbers to log.
         center: what margins are measured from.
+        operator: images, or such by name patterns: convolutions that are read as maps of them, in SVD form or plain.
         separator: between statistic and weight in the names of numbers.
 
     Raises:
-        TypeError: if patterns are no strings.
+        TypeError: if patterns are no strings, or ``operator`` is something else.
         ValueError: for an unknown statistic, or if ``dense_every`` is not positive.
 
     Example:
@@ -55,6 +67,7 @@ class Watch:
         per_gate: bool = False,
         statistics: Sequence[str] = STATISTICS,
         center: float = 1.0,
+        operator: Images | None = None,
         separator: str = "-",
     ) -> None:
         self.weights = as_patterns("weights", weights)
@@ -68,6 +81,8 @@ class Watch:
         self.per_gate = per_gate
         self.statistics = tuple(statistics)
         self.center = float(center)  # goes into checkpoints, which hold plain numbers alone
+        check_images(operator)
+        self.operator = operator
         self.separator = separator
         self._taken = 0
 
@@ -77,6 +92,7 @@ class Watch:
 
     def describe(self, model: nn.Module) -> dict[str, dict[str, Any]]:
         """What the watched weights are, in plain values, by the names of their readings."""
+        check_convolutions(self.operator, model)
         described: dict[str, dict[str, Any]] = {}
         for name, parametrization in parametrized_weights(model, self.weights).items():
             names = self._names(model, name, parametrization.chunks)
@@ -86,6 +102,9 @@ class Watch:
             names = self._names(model, name)
             count = matrices_of(module, weight, self._chunks(model, name)).count
             described |= {key: {"shape": list(weight.shape), "blocks": count // len(names)} for key in names}
+        for name, (module, image) in self._on_images(model).items():
+            words = in_words(weight_of(module, "weight"), convolution(module), image)
+            described[name] |= {"blocks": 1, "operator": words}
         return described
 
     def take(
@@ -128,14 +147,22 @@ class Watch:
             with_plain: whether plain weights are read too.
         """
         readings: dict[str, Tensor] = {}
+        on_images = self._on_images(model)
         for name, parametrization in parametrized_weights(model, self.weights).items():
+            if name in on_images:
+                continue
             names = self._names(model, name, parametrization.chunks)
             sigma = sigma_of(parametrization)
             readings |= zip(names, sigma.reshape(len(names), -1, sigma.shape[-1]), strict=True)
         for name, (module, weight) in plain_weights(model, self.dense if with_plain else ()).items():
+            if name in on_images:
+                continue
             names = self._names(model, name)
             sigma = dense_singular_values(module, weight, self._chunks(model, name))
             readings |= zip(names, sigma.reshape(len(names), -1, sigma.shape[-1]), strict=True)
+        for name, (module, image) in (on_images if with_plain else {}).items():
+            sigma = operator_sigma(module, weight_of(module, "weight"), image)
+            readings[name] = sigma[:, torch.linspace(0, sigma.shape[1] - 1, min(KEPT, sigma.shape[1])).round().long()]
         return readings
 
     def summary(self, readings: dict[str, Tensor]) -> dict[str, float]:
@@ -154,7 +181,14 @@ class Watch:
     def _leading(self, model: nn.Module) -> dict[str, float]:
         """What a few products with the plain weights say."""
         numbers: dict[str, float] = {}
+        on_images = self._on_images(model)
+        for name, (module, image) in on_images.items():
+            of_operator = operator_numbers(module, weight_of(module, "weight"), image)
+            for statistic in filter(of_operator.__contains__, self.statistics):
+                numbers[f"{statistic}{self.separator}{name}"] = of_operator[statistic].item()
         for name, (module, weight) in plain_weights(model, self.dense).items():
+            if name in on_images:
+                continue
             names = self._names(model, name)
             found = leading_numbers(module, weight, self._chunks(model, name))
             greatest = found["sigma_max"].reshape(len(names), -1).amax(1)
@@ -167,8 +201,24 @@ class Watch:
     def _interval(self, model: nn.Module) -> int:
         if self.dense_every is not None:
             return self.dense_every
-        found = [matrices_of(module, weight) for module, weight in plain_weights(model, self.dense).values()]
-        return 1 if sum(m.count * m.p * m.q * min(m.p, m.q) for m in found) <= MUCH else SLOWER
+        on_images = self._on_images(model)
+        plain = {name: found for name, found in plain_weights(model, self.dense).items() if name not in on_images}
+        found = [matrices_of(module, weight) for module, weight in plain.values()]
+        work = sum(m.count * m.p * m.q * min(m.p, m.q) for m in found)
+        for module, image in on_images.values():
+            groups, rows, columns = convolution(module).blocks(weight_of(module, "weight")).shape[:3]
+            work += 2 * groups * rows * columns * min(rows, columns) * math.prod(image)  # complex, at half of them
+        return 1 if work <= MUCH else SLOWER
+
+    def _on_images(self, model: nn.Module) -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
+        """The watched convolutions that are read as maps of images, with these."""
+        if self.operator is None:
+            return {}
+        named = dict(named_modules(model))
+        watched = [*parametrized_weights(model, self.weights), *plain_weights(model, self.dense)]
+        owners = {name: named[name.rpartition(".")[0]] for name in watched}
+        images = {name: image_for(self.operator, module, name) for name, module in owners.items()}
+        return {name: (owners[name], image) for name, image in images.items() if image is not None}
 
     def _chunks(self, model: nn.Module, name: str) -> int:
         """In how many blocks a plain weight is read: one, as by ``singular_values``, but for its gates and groups."""

@@ -29,15 +29,32 @@ def matrix_of(module: nn.Module, tensor_name: str) -> Tensor:
         >>> matrix_of(nn.Conv2d(16, 32, 3), "weight").shape, matrix_of(nn.Bilinear(3, 4, 5), "weight").shape
         (torch.Size([32, 144]), torch.Size([5, 3, 4]))
     """
-    if tensor_name not in module._parameters and not parametrize.is_parametrized(module, tensor_name):
-        raise ValueError(f"tensor_name: {type(module).__name__} has no weight {tensor_name!r}.")
-    weight: Tensor = getattr(module, tensor_name)
+    weight = weight_of(module, tensor_name)
     if is_registered(module, tensor_name):
         matrices = parametrization_lists(module)[tensor_name][0].matrices
     else:
         matrices = matrices_of(module, weight)
     stack = matrices.of(wide(weight))
     return stack.squeeze(0) if matrices.count == 1 else stack
+
+
+def weight_of(module: nn.Module, tensor_name: str) -> Tensor:
+    """The weight as the module works with it.
+
+    Raises:
+        ValueError: if there is no such weight.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.spectrum.as_matrix import weight_of
+        >>> weight_of(nn.Linear(2, 2), "wieght")
+        Traceback (most recent call last):
+        ValueError: tensor_name: Linear has no weight 'wieght'.
+    """
+    if tensor_name not in module._parameters and not parametrize.is_parametrized(module, tensor_name):
+        raise ValueError(f"tensor_name: {type(module).__name__} has no weight {tensor_name!r}.")
+    weight: Tensor = getattr(module, tensor_name)
+    return weight
 
 
 def check_square(tensor_name: str, shape: Sequence[int]) -> None:

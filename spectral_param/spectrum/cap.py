@@ -12,8 +12,11 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from spectral_param.functional.convolution.geometry import geometry_of
 from spectral_param.parametrization.blocks import blocks_of, matrices_of
 from spectral_param.spectrum.dense.ceiling import Ceiling
+from spectral_param.spectrum.dense.operator_ceiling import OperatorCeiling
+from spectral_param.spectrum.operator import Images, check_convolutions, check_images, image_for
 from spectral_param.spectrum.patterns import as_patterns, plain_weights
 from spectral_param.spectrum.schedule_free import averages_itself, check_averages, hold_
 
@@ -21,7 +24,7 @@ from spectral_param.spectrum.schedule_free import averages_itself, check_average
 class _Held(NamedTuple):
     module: nn.Module
     tensor_name: str
-    ceiling: Ceiling
+    ceiling: Ceiling | OperatorCeiling
 
 
 class SpectralCap:
@@ -42,10 +45,14 @@ class SpectralCap:
         tolerance: how far above the cap σ may be before it is moved there, relative.
         per_gate: each gate of an LSTM or GRU weight, each of q, k, v in attention, and each group of a convolution as a
             matrix of its own.
+        operator: holds convolutions as maps of images: of one size for all, or of sizes by name patterns, as
+            :func:`~spectral_param.image_sizes` finds them. See Note [Kernels below a cap] in
+            :mod:`spectral_param.spectrum.dense.operator_ceiling`.
 
     Raises:
-        TypeError: if patterns are no strings.
-        ValueError: if ``max`` or ``tolerance`` is not positive and finite, or nothing matches.
+        TypeError: if patterns are no strings, or ``operator`` is something else.
+        ValueError: if ``max`` or ``tolerance`` is not positive and finite, nothing matches, or an image does not suit
+            its convolution.
 
     Example:
         >>> import torch
@@ -67,15 +74,23 @@ class SpectralCap:
         dense: str | Sequence[str] = "*",
         tolerance: float = 0.01,
         per_gate: bool = False,
+        operator: Images | None = None,
     ) -> None:
         check_cap(max, tolerance)
+        check_images(operator)
+        check_convolutions(operator, model)
         patterns = as_patterns("dense", dense)
         self._held: dict[str, _Held] = {}
         self._handles: list[RemovableHandle] = []
         for name, (module, weight) in plain_weights(model, patterns).items():
             tensor_name = name.rpartition(".")[2]
-            matrices = matrices_of(module, weight, blocks_of(module, tensor_name) if per_gate else 1)
-            self._held[name] = _Held(module, tensor_name, Ceiling(matrices, max, tolerance))
+            ceiling: Ceiling | OperatorCeiling
+            if (image := image_for(operator, module, name)) is not None:
+                ceiling = OperatorCeiling(geometry_of(module), image, max, tolerance)  # type: ignore[arg-type]
+            else:
+                matrices = matrices_of(module, weight, blocks_of(module, tensor_name) if per_gate else 1)
+                ceiling = Ceiling(matrices, max, tolerance)
+            self._held[name] = _Held(module, tensor_name, ceiling)
         if not self._held:
             raise ValueError(f"dense: expected patterns of plain weights, {', '.join(patterns)} matches none.")
 
@@ -139,7 +154,7 @@ class SpectralCap:
         alone = not any(map(averages_itself, optimizers))
         changed = dict.fromkeys(self._held, False)
 
-        def cap_(name: str, weight: nn.Parameter, ceiling: Ceiling) -> None:
+        def cap_(name: str, weight: nn.Parameter, ceiling: Ceiling | OperatorCeiling) -> None:
             changed[name] |= ceiling.hold_(weight)
 
         moved = None if stepped is None else _parameters_of(stepped)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.functional.factorization import svd_weight
+from spectral_param.parametrization.lookup import matrix_parametrization
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.spectrum.as_matrix import check_square, matrix_of
 from spectral_param.torch_state.modes import traced_or_transformed
@@ -52,7 +53,7 @@ def svd(module: nn.Module, tensor_name: str = "weight") -> SVD:
         >>> torch.allclose(u @ torch.diag(s) @ vh, layer.weight, atol=1e-6)
         True
     """
-    parametrization = SVDParametrization.alone_on(module, tensor_name)
+    parametrization = matrix_parametrization(module, tensor_name)
     if parametrization is None:
         return SVD(*torch.linalg.svd(matrix_of(module, tensor_name), full_matrices=False))
     u, sigma, v = parametrization.svd
@@ -90,7 +91,7 @@ def inverse(module: nn.Module, tensor_name: str = "weight") -> Tensor:
         >>> torch.allclose(inverse(layer), layer.weight.mT, atol=1e-6)
         True
     """
-    parametrization = SVDParametrization.alone_on(module, tensor_name)
+    parametrization = matrix_parametrization(module, tensor_name)
     if parametrization is None:
         matrix = matrix_of(module, tensor_name)
         check_square(tensor_name, matrix.shape[-2:])
@@ -123,7 +124,7 @@ def pinv(module: nn.Module, tensor_name: str = "weight") -> Tensor:
         >>> torch.allclose(pinv(layer) @ layer.weight, torch.eye(3), atol=1e-5)
         True
     """
-    parametrization = SVDParametrization.alone_on(module, tensor_name)
+    parametrization = matrix_parametrization(module, tensor_name)
     if parametrization is None:
         return torch.linalg.pinv(matrix_of(module, tensor_name))
     sigma = parametrization.sigma
@@ -158,7 +159,7 @@ def solve(module: nn.Module, b: Tensor, tensor_name: str = "weight") -> Tensor:
         >>> solve(layer, layer(x)).detach()
         tensor([1.0000, 1.0000, 1.0000, 1.0000])
     """
-    parametrization = SVDParametrization.alone_on(module, tensor_name)
+    parametrization = matrix_parametrization(module, tensor_name)
     if parametrization is None:
         matrix = matrix_of(module, tensor_name)
         check_square(tensor_name, matrix.shape[-2:])

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.spectrum.patterns import chosen_plain
+from spectral_param.spectrum.as_matrix import weight_of
+from spectral_param.spectrum.operator import Images, check_convolutions, check_images, convolution, image_for, in_words
+from spectral_param.spectrum.patterns import chosen_plain, owner_of
 from spectral_param.spectrum.statistics import shape_statistics, spectral_statistics
-from spectral_param.spectrum.whole_sigma import dense_singular_values
+from spectral_param.spectrum.whole_sigma import dense_singular_values, operator_sigma
 
 
 class SpectralTable(list[dict[str, Any]]):
@@ -36,7 +38,11 @@ class SpectralTable(list[dict[str, Any]]):
 
 
 def spectral_table(
-    model: nn.Module, center: float = 1.0, *, dense: bool | str | Sequence[str] = False
+    model: nn.Module,
+    center: float = 1.0,
+    *,
+    dense: bool | str | Sequence[str] = False,
+    operator: Images | None = None,
 ) -> SpectralTable:
     """Lists the registered weights of a model and their singular values, without a decomposition, and plain ones.
 
@@ -47,6 +53,8 @@ def spectral_table(
         center: what the margin is measured from.
         dense: whether plain weights are listed too, or name patterns of those that are; each takes a
             :func:`torch.linalg.svdvals`.
+        operator: reads convolutions as maps of images, registered ones too: of one size, (height, width), or of sizes
+            by name patterns, as :func:`~spectral_param.image_sizes` finds them.
 
     Returns:
         For each weight ``weight`` (its qualified name), ``blocks``, ``shape`` (p, q) of a block, ``reflectors``
@@ -54,10 +62,13 @@ def spectral_table(
         many numbers of it require a gradient. With ``dense`` also ``effective_rank``, ``stable_rank``,
         ``tail_exponent`` and ``tail_error``, as :func:`~spectral_param.callbacks.spectral_statistics` and
         :func:`~spectral_param.callbacks.shape_statistics` say; plain weights have no reflectors, and the map
-        ``"plain"``. Prints as a table; ``pandas.DataFrame`` takes it as it is.
+        ``"plain"``. With ``operator`` also ``operator``, the image, behind ``≤`` where upper bounds are read
+        (``exact=False`` of :func:`~spectral_param.singular_values`). Prints as a table; ``pandas.DataFrame`` takes it
+        as it is.
 
     Raises:
-        TypeError: if ``dense`` is something else.
+        TypeError: if ``dense`` or ``operator`` is something else.
+        ValueError: if an image is of no convolution, or does not suit it.
 
     Example:
         >>> from torch import nn
@@ -75,9 +86,27 @@ def spectral_table(
         >>> [row["weight"] for row in spectral_table(model, dense=True)]
         ['0.weight', '2.weight_hh_l0', '2.weight_ih_l0']
     """
-    registered = (_row(name, held, center, dense is not False) for name, held in svd_parametrizations(model))
-    plain = (_plain_row(name, *found, center) for name, found in chosen_plain(model, dense).items())
-    return SpectralTable((*registered, *plain))
+    check_images(operator)
+    check_convolutions(operator, model)
+    rows = [_row(name, held, center, dense is not False) for name, held in svd_parametrizations(model)]
+    rows += [_plain_row(name, *found, center) for name, found in chosen_plain(model, dense).items()]
+    if operator is not None:
+        rows = [row | _on_images(model, row, center, operator) for row in rows]
+    return SpectralTable(rows)
+
+
+@torch.no_grad()
+def _on_images(model: nn.Module, row: dict[str, Any], center: float, operator: Images) -> dict[str, Any]:
+    """What a row has of its weight as an operator, where it is read as one."""
+    module, tensor_name = owner_of(model, row["weight"])
+    image = image_for(operator, module, row["weight"])
+    if image is None:
+        return {"operator": ""}
+    weight = weight_of(module, tensor_name)
+    sigma = operator_sigma(module, weight, image)
+    shape = _shape(sigma) if "effective_rank" in row else {}
+    words = in_words(weight, convolution(module), image)
+    return _numbers(sigma, center, row["trained"]) | shape | {"operator": words}
 
 
 @torch.no_grad()

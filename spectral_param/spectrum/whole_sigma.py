@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.spectrum.dense.krylov import leading_svd
+from spectral_param.spectrum.operator import convolution, operator_norm_bound, operator_singular_values
 from spectral_param.torch_state.precision import wide
 from spectral_param.torch_state.shards import whole
 
@@ -61,6 +63,50 @@ def dense_singular_values(module: nn.Module, weight: Tensor, chunks: int = 1) ->
     if not weight.isfinite().all():
         return torch.full((matrices.count, min(matrices.p, matrices.q)), torch.nan)
     return torch.linalg.svdvals(matrices.of(weight)).to("cpu", torch.float32)
+
+
+@torch.no_grad()
+def operator_sigma(module: nn.Module, weight: Tensor, image: tuple[int, ...]) -> Tensor:
+    """Singular values of a convolution as a map of images, or upper bounds of them: ``exact=False``.
+
+    A collective for a ``DTensor``.
+
+    Args:
+        module: the owner.
+        weight: its kernel.
+        image: sides of what the module is given.
+
+    Returns:
+        Float32 on the CPU, (1, k), descending; NaN for a kernel that is not finite.
+    """
+    weight = wide(whole(weight.detach()))
+    sigma = operator_singular_values(weight.nan_to_num(), convolution(module), image, exact=False).cpu().float()
+    return sigma.unsqueeze(0) if weight.isfinite().all() else torch.full((1, len(sigma)), torch.nan)
+
+
+@torch.no_grad()
+def operator_numbers(module: nn.Module, weight: Tensor, image: tuple[int, ...]) -> dict[str, Tensor]:
+    """``sigma_max`` and ``stable_rank`` of a convolution as a map of images, for less.
+
+    Args:
+        module: the owner.
+        weight: its kernel.
+        image: sides of what the module is given.
+
+    Returns:
+        Both (1,), float64 on the CPU: the first a bound, at most 1 % above what :func:`operator_sigma` gives.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.spectrum.whole_sigma import operator_numbers
+        >>> conv = nn.Conv1d(1, 1, 1)
+        >>> round(operator_numbers(conv, conv.weight, (8,))["stable_rank"].item())
+        8
+    """
+    weight, geometry = wide(whole(weight.detach())), convolution(module)
+    greatest = operator_norm_bound(weight, geometry, image).cpu()
+    entire = weight.double().square().sum().cpu() * math.prod(side.m for side in geometry.sides(image))
+    return {"sigma_max": greatest.reshape(1), "stable_rank": (entire / greatest.square()).reshape(1)}
 
 
 @torch.no_grad()

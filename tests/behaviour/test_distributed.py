@@ -17,6 +17,7 @@ from spectral_param import (
     clip_singular_values_,
     load_adapter,
     load_plain_state_dict,
+    parameter_groups,
     plain_state_dict,
     register_all,
     register_svd_parametrization,
@@ -26,6 +27,7 @@ from spectral_param import (
     svd_parametrizations,
     without_adapter,
 )
+from spectral_param.torch_state.shards import whole
 
 
 def registered_model():
@@ -81,6 +83,38 @@ def test_ranks_agree_with_each_other_and_with_one_process(two_processes, wrap, a
     for a, b, c in zip(first, second, alone, strict=True):
         assert torch.equal(a, b)
         torch.testing.assert_close(a, c, rtol=0, atol=1e-5)
+
+
+def train_by_groups(model, x, y):
+    optimizer = torch.optim.Adam(parameter_groups(model, lr=0.05))
+    for _ in range(40):
+        optimizer.zero_grad()
+        (model(x) - 20 * y).square().mean().backward()
+        optimizer.step()
+    return [whole(factor.detach()).clone() for _, held in svd_parametrizations(model) for factor in held.factors]
+
+
+def train_by_groups_wrapped(rank, wrap):
+    x, y = data()
+    return train_by_groups(wrap(free_model()), x[rank::2], y[rank::2])
+
+
+def free_model():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+    register_all(model)
+    return model
+
+
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, shard])
+def test_reflectors_grow_with_sigma_on_every_rank_as_in_one_process(two_processes, wrap):
+    first, second = two_processes(train_by_groups_wrapped, wrap)
+    alone = train_by_groups(free_model(), *data())
+    start = [held.factors[0].norm() for _, held in svd_parametrizations(free_model())]
+    assert alone[0].norm() > 1.9 * start[0]
+    for a, b, c in zip(first, second, alone, strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, c, rtol=0, atol=1e-3)
 
 
 def whole_state(rank):

@@ -20,10 +20,11 @@ STOREYS = (
 ROOMS = {room: storey for storey, rooms in enumerate(STOREYS) for room in rooms}
 WITHIN = {  # rooms within a room, from below
     "lightning_modules": ("networks", "tasks", "reproduce"),
-    "spectral_param.functional": ("native", "", "scan"),
+    "spectral_param.functional": ("native", "", "convolution", "scan"),
     "spectral_param.registration": ("injection", ""),
     "spectral_param.spectrum": ("dense", ""),
     "spectral_param.report": ("", "checkpoints"),
+    "spectral_param.bounds": ("", "lipschitz"),
     "spectral_param.callbacks": ("through_time", ""),
 }
 

@@ -5,7 +5,7 @@ from types import ModuleType
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "examples"
-SHORT = ("certified_mlp", "plain_loop", "sigma_finetuning", "spectral_lstm", "wrap_resnet")
+SHORT = ("certified_convnet", "certified_mlp", "plain_loop", "sigma_finetuning", "spectral_lstm", "wrap_resnet")
 
 
 def load(name: str) -> ModuleType:
@@ -43,6 +43,17 @@ def test_certified_mlp(small_mnist):
 def test_the_certificate_holds(shared_data):
     accuracy, certified = load("certified_mlp").main(shared_data / "mnist", epochs=1, val_size=50_000)
     assert accuracy > 0.8
+    assert certified > 0.2
+
+
+def test_certified_convnet(small_mnist):
+    accuracy, certified = load("certified_convnet").main(small_mnist, epochs=1, val_size=20, width=4)
+    assert 0 <= certified <= accuracy <= 1
+
+
+def test_the_certificate_of_convolutions_holds(shared_data):
+    accuracy, certified = load("certified_convnet").main(shared_data / "mnist", epochs=1, val_size=50_000, width=8)
+    assert accuracy > 0.75
     assert certified > 0.2
 
 

@@ -13,6 +13,7 @@ from torch.nn.utils import parametrize
 
 from spectral_param.functional.ways import (
     SURELY_SPARE_NOT,
+    Thin,
     Way,
     spares_a_kept_weight,
     spares_a_recurrence,
@@ -23,7 +24,7 @@ from spectral_param.functional.ways import (
 )
 from spectral_param.parametrization.beside import linear_beside
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.parametrization.together import keeps, running
+from spectral_param.parametrization.together import keeps, kept_thin_factors, running, weight_of
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.injection.callers import refuse_onnx
 from spectral_param.registration.injection.watch import handed_out, tell_of_writes
@@ -53,6 +54,10 @@ def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return F.linear(input, weight, self.bias)
         if _somebody_wants_the_weight(p):
             return forward(self, input)
+        if _is_kept(p):
+            if (thin := _kept_thin_factors(p, input)) is not None:
+                return _applied(self, p, input, p.dtype, thin, autocast=False)
+            return F.linear(input, weight_of(p), self.bias)
         if with_gradients and not compiled:
             p.kept_weight.kept = None
         u, raw, v = parts = p.parts
@@ -82,7 +87,7 @@ def passes_the_sum(p: TurnedParametrization, x: Tensor, features: int, *, stride
         features: which dimension of it meets W.
         strides: how many positions of the input each output stands for.
     """
-    if p.matrix_free is False or not x.dim() or _somebody_wants_the_weight(p):
+    if p.matrix_free is False or not x.dim() or _is_kept(p) or _somebody_wants_the_weight(p):
         return False
     if p.matrix_free or p.is_off or p.is_quantized:
         return True
@@ -144,6 +149,7 @@ def thin_factors(module: nn.Module, tensor_name: str, like: Tensor) -> tuple[Ten
         or isinstance(p, TurnedParametrization)
         or p.matrix_free is False
         or is_seen_through()
+        or _is_kept(p)
         or _somebody_wants_the_weight(p)
     ):
         return None
@@ -156,9 +162,14 @@ def thin_factors(module: nn.Module, tensor_name: str, like: Tensor) -> tuple[Ten
 
 
 def _applied(
-    layer: nn.Linear, p: SVDParametrization, input: Tensor, factors: torch.dtype, way: Way, autocast: bool
+    layer: nn.Linear,
+    p: SVDParametrization,
+    input: Tensor,
+    factors: torch.dtype,
+    way: Way | Thin,
+    autocast: bool,
 ) -> Tensor:
-    """The layer by the factors of its weight, ``factors`` being their dtype."""
+    """The layer by the factors of its weight, ``factors`` being their dtype, in a way or with thin ones made before."""
     if input.dim() == 0 or input.shape[-1] != layer.in_features:
         raise ValueError(f"input: expected (…, {layer.in_features}), got {tuple(input.shape)}.")
     dtype = factors if factors.itemsize < 4 else p.dtype
@@ -181,6 +192,18 @@ def _kept_weight(p: SVDParametrization, input: Tensor) -> Tensor | None:
     return kept(p.parametrization_list)
 
 
+def _is_kept(p: SVDParametrization) -> bool:
+    """Whether ``together`` keeps what it has made of the weight."""
+    return not torch.compiler.is_compiling() and bool(running.store) and keeps(p)
+
+
+def _kept_thin_factors(p: SVDParametrization, input: Tensor) -> Thin | None:
+    """What ``together`` has made of a weight in place of W, where that is less work and allowed."""
+    if p.matrix_free is False or input.shape[-1] != p.shape[1] or autocast_is_on(input.device.type):
+        return None
+    return kept_thin_factors(p, _vectors(p, input)) if _is_plain(p, p.factors[0], input) else None
+
+
 def _vectors(p: SVDParametrization, input: Tensor) -> int:
     """How many meet W. A batch whose size is not known is taken for a large one."""
     if torch.compiler.is_exporting():
@@ -189,14 +212,9 @@ def _vectors(p: SVDParametrization, input: Tensor) -> int:
 
 
 def _somebody_wants_the_weight(p: SVDParametrization) -> bool:
-    """Whether W is kept for others, or its making is listened to, also by a forward put in the place of torch's."""
+    """Whether W is kept by torch, or its making is listened to, also by a forward put in the place of torch's."""
     held = p.parametrization_list
-    return (
-        (not torch.compiler.is_compiling() and bool(running.store) and keeps(p))
-        or parametrize._cache_enabled > 0
-        or is_listened_to(held, p)
-        or _has_own_forward(held, p)
-    )
+    return parametrize._cache_enabled > 0 or is_listened_to(held, p) or _has_own_forward(held, p)
 
 
 def _has_own_forward(*modules: nn.Module) -> bool:

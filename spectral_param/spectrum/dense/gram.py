@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 def gram(matrices: Tensor) -> Tensor:
-    """WᵀW, or W Wᵀ where W is wide: the eigenvalues are σ².
+    """WᴴW, or W Wᴴ where W is wide: the eigenvalues are σ².
 
     Args:
         matrices: (…, p, q).
@@ -33,14 +33,14 @@ def gram(matrices: Tensor) -> Tensor:
         >>> gram(torch.tensor([[3.0, 4.0]]))
         tensor([[25.]])
     """
-    return matrices.mT @ matrices if matrices.shape[-2] >= matrices.shape[-1] else matrices @ matrices.mT
+    return matrices.mH @ matrices if matrices.shape[-2] >= matrices.shape[-1] else matrices @ matrices.mH
 
 
 def is_below(product: Tensor, level: float) -> Tensor:
     """Whether σ_max < level, for each of the matrices that :func:`gram` was taken of; see Note [Certificates].
 
     Args:
-        product: (…, k, k), float32 or float64.
+        product: (…, k, k), float32 or float64, or complex.
         level: what σ is compared with.
 
     Returns:

@@ -48,7 +48,7 @@ def capped(stack: Tensor, product: Tensor, max: float) -> Tensor:
     matrix: a third of an SVD's time.
 
     Args:
-        stack: (count, p, q), finite.
+        stack: (count, p, q), finite, real or complex.
         product: their Gram matrices, see :func:`~spectral_param.spectrum.dense.gram.gram`.
         max: the greatest singular value to leave.
 
@@ -67,5 +67,5 @@ def capped(stack: Tensor, product: Tensor, max: float) -> Tensor:
     leading = vectors[..., -count:] if count else vectors[..., :0]
     taken = (1 - max / sigma[..., sigma.shape[-1] - count :]).clamp_min(0).unsqueeze(-2)
     if stack.shape[-2] >= stack.shape[-1]:
-        return stack - (stack @ leading * taken) @ leading.mT
-    return stack - leading @ (taken.mT * (leading.mT @ stack))
+        return stack - (stack @ leading * taken) @ leading.mH
+    return stack - leading @ (taken.mT * (leading.mH @ stack))

@@ -73,12 +73,25 @@ def normalisation(draw: st.DrawFn) -> nn.Module:
 POOLING = st.sampled_from([lambda: nn.MaxPool1d(3, 1, 1), lambda: nn.AvgPool1d(3, 1, 1)])
 
 
+class Own(nn.Module):
+    """A block with a forward that is not known."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.first, self.others = layers[0], nn.Sequential(*layers[1:])
+
+    def forward(self, x: Tensor, scale: float = 0.5) -> Tensor:
+        y = self.first(x) + x
+        return torch.relu(self.others(y)) - scale * x
+
+
 def network(layers: st.SearchStrategy[nn.Module]) -> st.SearchStrategy[nn.Module]:
     stacked = st.lists(layers, min_size=1, max_size=3)
     deeper = st.one_of(
         layers,
         stacked.map(lambda modules: Residual(*modules)),
         stacked.map(lambda modules: nn.Sequential(*modules)),
+        stacked.map(lambda modules: Own(*modules)),
         layers.map(lambda module: nn.Sequential(module, module)),  # one module twice
     )
     whole = st.lists(deeper, min_size=1, max_size=4).map(lambda modules: nn.Sequential(*modules))

@@ -13,6 +13,7 @@ from spectral_param import (
     register_svd_parametrization,
     remove_svd_parametrization,
     singular_values,
+    spectral_norm,
 )
 from spectral_param.callbacks import SpectralClip
 from spectral_param.callbacks.clip import project_
@@ -504,3 +505,39 @@ def test_a_cap_on_plain_weights_that_is_none_is_refused(options, message):
 def test_a_pattern_of_plain_weights_that_matches_nothing_is_told(tmp_path):
     with pytest.warns(UserWarning, match=r"dense: head\.\* matches no plain weight"):
         trainer(tmp_path, SpectralClip(max=1.0, dense="head.*")).fit(Regression(), vectors(2))
+
+
+def test_plain_convolutions_are_held_as_maps_of_images(tmp_path):
+    class Images(Regression):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 3, 3, padding=1), nn.Conv1d(3, 1, 3))
+
+        def training_step(self, batch, batch_idx):
+            return -self.layers(batch[0]).square().mean()
+
+    model = Images()
+    images = {"layers.1.*": (6,), "layers.2.*": (6,)}
+    clip = SpectralClip(max=0.7, weights="first.*", dense="layers.*", operator=images)
+    trainer(tmp_path, clip).fit(model, vectors())
+    for conv in model.layers[1:]:
+        assert 0.5 < spectral_norm(conv, operator=(6,)).item() <= 0.707
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"max": 1.0, "operator": (8,)}, "operator: expected None"),
+        ({"min": 0.5, "max": 1.0, "dense": "*", "operator": (8,)}, "operator: expected None with min above 0"),
+        ({"max": 1.0, "dense": "*", "operator": (0,)}, "operator: expected positive sizes"),
+    ],
+)
+def test_images_without_kernels_to_hold_are_refused(options, match):
+    with pytest.raises(ValueError, match=match):
+        SpectralClip(**options)
+
+
+def test_images_of_no_convolution_are_refused_at_fit_start(tmp_path):
+    clip = SpectralClip(max=1.0, dense="*", operator=(8,))
+    with pytest.raises(ValueError, match="operator: expected patterns of convolutions' weights"):
+        trainer(tmp_path, clip).fit(Plain(nn.Linear(4, 1)), vectors())

@@ -336,3 +336,21 @@ def test_says_what_is_not_there(tmp_path):
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         SpectralMonitor(**options)
+
+
+def test_convolutions_are_watched_as_maps_of_images(tmp_path):
+    class Images(Regression):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 3, 3, padding=1), nn.Flatten())
+
+        def training_step(self, batch, batch_idx):
+            return self.layers(batch[0]).square().mean()
+
+    model = Images()
+    monitor = SpectralMonitor(weights=(), dense="layers.*", operator=(6,), every_n_steps=1)
+    trainer(tmp_path, monitor).fit(model, vectors())
+    expected = singular_values(model.layers[1], operator=(6,))
+    assert torch.allclose(torch.as_tensor(monitor.history["layers.1.weight"][-1]), expected)
+    assert monitor.described["layers.1.weight"]["operator"] == "6"
+    assert monitor.state_key != SpectralMonitor(weights=(), dense="layers.*", every_n_steps=1).state_key

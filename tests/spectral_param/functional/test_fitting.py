@@ -128,6 +128,19 @@ def test_entries_of_drawn_matrices_are_of_one_size():
     torch.testing.assert_close(n * q.square().mean(0), torch.ones(n, n, dtype=torch.float64), rtol=0, atol=0.08)
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_theorem_3_whatever_the_scale(scale):
+    weight = scale * orthogonal(9)
+    assert relative(svd_product(*fit(weight, 4, 5)) / scale, weight / scale) < 1e-14
+
+
+def test_rows_of_one_length_do_not_make_a_matrix_orthogonal():
+    weight = torch.randn(8, 8, dtype=torch.float64)
+    weight /= weight.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(fit(weight, 4, 4)[1][:4], torch.linalg.svdvals(weight)[:4])
+    assert fit(torch.zeros(8, 8), 4, 4)[1].tolist() == [0.0] * 8
+
+
 def test_nearly_equal_singular_values_are_not_made_equal():
     weight = with_spectrum(torch.linspace(1.03, 1.0, 9, dtype=torch.float64)).float()
     values = torch.linalg.svdvals(weight.double())
@@ -147,3 +160,59 @@ def test_few_reflectors_of_a_large_weight_keep_the_leading_triplets(m1, m2, dtyp
     for i in range(3):
         torch.testing.assert_close(near @ right[i], values[i] * left[:, i], rtol=0, atol=tolerance)
         torch.testing.assert_close(near.mT @ left[:, i], values[i] * right[i], rtol=0, atol=tolerance)
+
+
+LARGE = {
+    "random": lambda n: torch.randn(n, n, dtype=torch.float64),
+    "wide": lambda n: torch.randn(n, 2 * n, dtype=torch.float64),
+    "tall": lambda n: torch.randn(2 * n, n, dtype=torch.float64),
+    "orthogonal": orthogonal,
+    "minus identity": lambda n: -torch.eye(n, dtype=torch.float64),
+    "diagonal of mixed signs": lambda n: torch.diag(torch.arange(1.0, n + 1) * (-1) ** torch.arange(n)).double(),
+    "condition 1e5": lambda n: with_spectrum(torch.logspace(0, -5, n, dtype=torch.float64)),
+    "condition 1e8": lambda n: with_spectrum(torch.logspace(0, -8, n, dtype=torch.float64)),
+    "condition 1e16": lambda n: with_spectrum(torch.logspace(0, -16, n, dtype=torch.float64)),
+    "half of it small": lambda n: with_spectrum([1.0] * (n // 2) + [1.2e-5] * (n - n // 2)),
+    "half of it smaller": lambda n: with_spectrum([1.0] * (n // 2) + [1e-7] * (n - n // 2)),
+    "one large": lambda n: with_spectrum([1.0] + [1.1e-5] * (n - 1)),
+    "repeated": lambda n: with_spectrum([3.0] * (n // 2) + [1.0] * (n // 4) + [0.0] * (n - n // 2 - n // 4)),
+    "nearly repeated": lambda n: with_spectrum(torch.linspace(1 + 1e-7, 1, n, dtype=torch.float64)),
+    "rank one": lambda n: torch.outer(torch.randn(n), torch.randn(n)).double(),
+    "zero": lambda n: torch.zeros(n, n, dtype=torch.float64),
+    "one row": lambda n: torch.zeros(n, n, dtype=torch.float64).index_fill(0, torch.tensor(5), 2.0),
+    "graded rows": lambda n: torch.logspace(0, -20, n, dtype=torch.float64).diag() @ torch.randn(n, n).double(),
+    "tiny": lambda n: torch.randn(n, n, dtype=torch.float64) * 1e-36,
+    "huge": lambda n: torch.randn(n, n, dtype=torch.float64) * 1e36,
+}
+
+
+def multiplied_out(u, sigma, v):
+    columns = len(sigma)
+    return householder_product(u, columns) * sigma @ householder_product(v, columns).mT
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_every_large_weight_in_float32_is_met_far_below_its_precision(name):
+    """By the Gram matrix, or by an SVD where that says too little."""
+    weight = LARGE[name](300).float()
+    u, sigma, v = fit(weight, 300, 300)
+    assert relative(multiplied_out(u, sigma, v), weight) < 1e-8
+    torch.testing.assert_close(sigma, torch.linalg.svdvals(weight.double()), rtol=0, atol=1e-8 * float(sigma[0]))
+    for reflectors in (u, v):
+        torch.testing.assert_close(reflectors[:, :-1].norm(dim=0), torch.ones(299, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["random", "condition 1e8", "one large", "repeated"])
+def test_a_large_weight_in_float64_is_met_in_float64(name):
+    weight = LARGE[name](300)
+    assert relative(multiplied_out(*fit(weight, 300, 300)), weight) < 1e-14
+
+
+@pytest.mark.parametrize(("m1", "m2"), [(6, 6), (2, 4), (5, 2), (3, 0)])
+def test_blocks_are_fitted_side_by_side_as_one_by_one(m1, m2):
+    weights = torch.stack(
+        [ZOO["diagonal of mixed signs"](), torch.randn(6, 6).double(), 3 * orthogonal(6), torch.zeros(6, 6)]
+    )
+    for i, one in enumerate(weights):
+        for found, wanted in zip(fit(weights, m1, m2), fit(one, m1, m2), strict=True):
+            torch.testing.assert_close(found[i], wanted)

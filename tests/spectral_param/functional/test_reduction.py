@@ -32,7 +32,7 @@ BASES = {
 @pytest.mark.parametrize("name", BASES)
 def test_the_product_begins_with_the_signed_columns(name, lean):
     bases = BASES[name]()
-    signs = lambda i, leads: [lean if lean else -1.0 if lead > 0 else 1.0 for lead in leads]  # noqa: E731
+    signs = lambda i, leads: torch.full_like(leads, lean) if lean else torch.where(leads > 0, -1.0, 1.0)  # noqa: E731
     found, chosen = reduced(bases, signs)
     for basis, reflectors, sign in zip(bases, found, chosen, strict=True):
         k = basis.shape[1]
@@ -43,6 +43,8 @@ def test_the_product_begins_with_the_signed_columns(name, lean):
 
 def test_elimination_finds_the_reflectors_that_are_found_one_by_one():
     bases = [orthonormal(300, 200), orthonormal(200, 200)]
-    signs = lambda i, leads: [1.0 if sum(leads) < 0 else -1.0] * 2  # noqa: E731
-    for found, wanted in zip(reduced(bases, signs)[0], reduction._one_by_one(bases, signs)[0], strict=True):
+    signs = lambda i, leads: torch.where(leads.sum(0) < 0, 1.0, -1.0).expand_as(leads)  # noqa: E731
+    one_by_one = [torch.zeros_like(b) for b in bases]
+    reduction._one_by_one(bases, signs, one_by_one, torch.ones(2, 200, dtype=torch.float64))
+    for found, wanted in zip(reduced(bases, signs)[0], one_by_one, strict=True):
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)

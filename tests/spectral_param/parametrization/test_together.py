@@ -1,5 +1,6 @@
 import copy
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -7,7 +8,8 @@ from torch import nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.utils.checkpoint import checkpoint
 
-from spectral_param import Band, SigmaMap, SVDParametrization, register_svd_parametrization, together
+from spectral_param import Band, Fixed, SigmaMap, SVDParametrization, register_svd_parametrization, together
+from spectral_param.parametrization.together import running
 
 
 @pytest.fixture
@@ -291,3 +293,79 @@ def test_parts_may_be_checkpointed(reentrant, parts, within):
     if not within:
         y.square().sum().backward()
     torch.testing.assert_close([p.grad for p in model.parameters()], want[1])
+
+
+@pytest.fixture
+def thin(monkeypatch):
+    """Has small layers too take the thin factors of their weights."""
+    monkeypatch.setattr("spectral_param.parametrization.together.spares_equal_weights", lambda sizes, vectors: True)
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"reflectors": 2},
+        {"reflectors": (1, 3)},
+        {"reflectors": 2, "sigma": Band(0.2)},
+        {"reflectors": 2, "sigma": Fixed(1.5)},
+        {"reflectors": 2, "train": "reflectors"},
+        {"reflectors": 2, "matrix_free": True},
+    ],
+)
+def test_thin_factors_give_the_same_as_layer_by_layer(thin, evaluations, kwargs):
+    model, x = network(**kwargs), torch.randn(2, 3, 6, dtype=torch.float64)
+    want = outcome(model, x, around=False)
+    evaluations.clear()
+    torch.testing.assert_close(outcome(model, x, around=True), want)
+    assert not evaluations
+    with together(model):
+        model(x)
+        assert all(kept.thin and not kept.weights for kept in running.store.values())
+
+
+def test_thin_factors_of_weights_that_are_not_square(thin):
+    torch.manual_seed(0)
+    layers = [nn.Linear(n, p).double() for n, p in ((8, 5), (5, 8), (8, 5), (5, 8))]
+    model = nn.Sequential(*(register_svd_parametrization(one, reflectors=2, init="orthogonal") for one in layers))
+    x = torch.randn(3, 8, dtype=torch.float64)
+    torch.testing.assert_close(outcome(model, x, around=True), outcome(model, x, around=False))
+
+
+def test_layers_without_thin_factors_have_w_beside_those_that_take_them(thin):
+    model, x = network(reflectors=2), torch.randn(3, 6, dtype=torch.float64)
+    model[2].parametrizations.weight[0].matrix_free = False
+    want = outcome(model, x, around=False)
+    torch.testing.assert_close(outcome(model, x, around=True), want)
+    with together(model):
+        torch.testing.assert_close(model[0].weight @ x.mT + model[0].bias[:, None], model[0](x).mT)
+
+
+def test_thin_factors_unused_get_no_gradient_and_are_differentiated_twice(thin):
+    model, x = network(3, reflectors=2), torch.randn(3, 6, dtype=torch.float64)
+    with together(model):
+        model[2](model[0](x)).sum().backward()
+    assert all(
+        (p.grad is None) == (layer is model[4]) for layer in (model[0], model[2], model[4]) for p in layer.parameters()
+    )
+    factors = [p for layer in (model[0], model[2]) for p in layer.parameters()]
+
+    def second(around):
+        with together(model) if around else nullcontext():
+            loss = model[2](model[0](x)).square().sum()
+        first = torch.autograd.grad(loss, factors, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), factors, allow_unused=True)
+
+    torch.testing.assert_close(second(True), second(False))
+
+
+def test_the_thin_way_is_taken_where_it_is_less_work():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(register_svd_parametrization(nn.Linear(192, 192), reflectors=8, init="orthogonal") for _ in range(2))
+    )
+    for vectors, way in ((512, "thin"), (16, "weights")):
+        x = torch.randn(vectors, 192)
+        with together(model):
+            y = model(x)
+            assert all(getattr(kept, way) for kept in running.store.values())
+        torch.testing.assert_close(y, model(x), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,218 @@
+"""Networks whose forward is their own, bounded by what it calls, or refused."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models import VisionTransformer, resnet18
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+from spectral_param import register_all
+from spectral_param.bounds import lipschitz_bound
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def steepness(module: nn.Module, x: Tensor) -> float:
+    module = module.eval().double()
+    jacobian = torch.autograd.functional.jacobian(lambda x: module(x.unsqueeze(0)).flatten(), x.double())
+    return torch.linalg.matrix_norm(jacobian.flatten(1), 2).item()
+
+
+def module_of(forward: object, **layers: nn.Module) -> nn.Module:
+    """A module of a class of its own with this forward."""
+    cls = type("Own", (nn.Module,), {"forward": forward})
+    module = cls()
+    for name, layer in layers.items():
+        module.add_module(name, layer)
+    return module
+
+
+LINEAR = {"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)}
+KNOWN = [
+    (lambda self, x: x + self.a(x), LINEAR),
+    (lambda self, x: self.a(x) - self.b(x), LINEAR),
+    (lambda self, x: torch.cat([self.a(x), self.b(x), x], -1), LINEAR),
+    (lambda self, x: 3 * self.a(x) / 2 - x * 0.5, LINEAR),
+    (lambda self, x: -F.relu(self.a(x)) + 1.0, LINEAR),
+    (lambda self, x: F.leaky_relu(self.a(x), 2.0), LINEAR),
+    (lambda self, x: self.a(x)[..., :2].reshape(-1, 2).flatten(1), LINEAR),
+    (lambda self, x: torch.tanh(self.a(x)).mean(-1), LINEAR),
+    (lambda self, x, scale=None, flag=True: self.a(x) if flag and scale is None else x, LINEAR),
+    (lambda self, x: self.a(x).view(x.shape[0], -1), LINEAR),
+    (lambda self, x: torch.ones(4), LINEAR),
+    (lambda self, x: F.dropout(self.a(x), 0.5, self.training), LINEAR),
+]
+
+
+@pytest.mark.parametrize(("forward", "layers"), KNOWN)
+@pytest.mark.parametrize("with_example", [False, True])
+def test_no_forward_of_one_s_own_is_steeper(forward: object, layers: dict[str, nn.Module], with_example: bool) -> None:
+    module, x = module_of(forward, **layers).double(), torch.randn(4).double()
+    before = set(vars(module)), module.training
+    bound = lipschitz_bound(module, around=x.unsqueeze(0) if with_example else None).item()
+    assert (set(vars(module)), module.training) == before
+    assert steepness(module, x) <= bound * (1 + 1e-9)
+
+
+IMAGES = [
+    lambda self, x: F.max_pool2d(x, 3, 1),
+    lambda self, x: F.avg_pool2d(x, 3, 1, 1),
+    lambda self, x: F.adaptive_avg_pool2d(x, (2, 3)),
+    lambda self, x: F.interpolate(x, scale_factor=1.5, mode="bilinear"),
+    lambda self, x: x + F.interpolate(self.a(F.max_pool2d(x, 2)), size=x.shape[2:]),
+    lambda self, x: F.pixel_shuffle(F.pixel_unshuffle(x, 2), 2),
+    lambda self, x: x + self.a(x).mean((2, 3), keepdim=True),
+    lambda self, x: torch.cat(self.a(x).chunk(2, 1)[::-1], 1) + x[:, :1].expand(-1, 4, -1, -1),
+]
+
+
+@pytest.mark.parametrize("forward", IMAGES)
+def test_no_forward_on_images_is_steeper(forward: object) -> None:
+    module, x = module_of(forward, a=nn.Conv2d(4, 4, 3, padding=1)).double(), torch.randn(4, 6, 6).double()
+    assert steepness(module, x) <= lipschitz_bound(module, around=x.unsqueeze(0)).item() * (1 + 1e-9)
+
+
+def test_a_sum_counts_both_terms() -> None:
+    module = module_of(lambda self, x: x + self.a(x), a=nn.Linear(3, 3))
+    nn.init.eye_(module.a.weight)
+    assert lipschitz_bound(module).item() == pytest.approx(2)
+
+
+REFUSED = [
+    (lambda self, x: x * self.a(x), LINEAR, TypeError, "'mul'"),
+    (lambda self, x: 1 / x, LINEAR, TypeError, "'truediv'"),
+    (lambda self, x: x @ self.a.weight, LINEAR, TypeError, "'matmul'"),
+    (lambda self, x: self.a(x) if x.sum() > 0 else x, LINEAR, TypeError, "torch.fx cannot trace"),
+    (lambda self, x, y: x + y, LINEAR, TypeError, "several inputs"),
+    (lambda self, x: (x, self.a(x)), LINEAR, TypeError, "returns no single tensor"),
+    (lambda self, x: F.dropout(x), LINEAR, TypeError, "'dropout'"),
+    (lambda self, x: x + self.a(x), {"a": nn.Linear(4, 1)}, ValueError, "around="),
+    (lambda self, x: x + x.mean(-1, keepdim=True), {}, ValueError, "around="),
+    (lambda self, x: x + torch.zeros(3, 1), {}, ValueError, "around="),
+    (lambda self, x: x.expand(8, 4), {}, TypeError, "'expand'"),
+    (lambda self, x: self.a(x).add_(x), {"a": nn.Identity()}, TypeError, "'add_'"),
+    (lambda self, x: x + self.a(x), {"a": nn.LeakyReLU(3.0, inplace=True)}, TypeError, "'a'"),
+    (lambda self, x: x + F.leaky_relu(x, 3.0, inplace=True), {}, TypeError, "'leaky_relu'"),
+    (lambda self, x: torch.div(x, 2, rounding_mode="floor"), {}, TypeError, "'div'"),
+    (lambda self, x: x.view(torch.int32), {}, TypeError, "'view'"),
+    (lambda self, x: torch.sub(x, self.a(x), alpha=9), LINEAR, TypeError, "'sub'"),
+    (lambda self, x: self.a.weight.mul_(2)[0, 0] * x, LINEAR, TypeError, "'mul_'"),
+    (lambda self, x: F.max_pool1d(x, 2, return_indices=True)[1], {}, TypeError, "'max_pool1d_with_indices'"),
+    (lambda self, x: x[[0, 0]], {}, TypeError, "'getitem'"),
+    (lambda self, x: x + F.leaky_relu(x, 3.0, True), {}, TypeError, "'leaky_relu'"),
+    (lambda self, x: x + F.leaky_relu(x.view(-1), 3.0, True), {}, TypeError, "'leaky_relu'"),
+    (lambda self, x: self.a(x) + self.b(x), {"a": nn.ELU(3.0, True), "b": nn.ReLU()}, TypeError, "'a'"),
+    (lambda self, x: x * torch.rand(1), {}, TypeError, "random"),
+    (lambda self, x: self.a(x, x, x, attn_mask=x)[0], {"a": nn.MultiheadAttention(4, 2)}, TypeError, "'a'"),
+    (lambda self, x: self.a(x, x, x)[1], {"a": nn.MultiheadAttention(4, 2)}, ValueError, "around= and radius="),
+]
+
+
+@pytest.mark.parametrize(("forward", "layers", "error", "match"), REFUSED)
+def test_what_is_not_known_is_refused_by_name(
+    forward: object, layers: dict[str, nn.Module], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=f"module: .*{match}"):
+        lipschitz_bound(module_of(forward, **layers))
+
+
+def test_what_works_in_place_on_a_value_of_its_own_is_known() -> None:
+    steep = nn.LeakyReLU(3.0, inplace=True)
+    for module in (
+        module_of(lambda self, x: x + self.a(self.b(x)), a=steep, b=nn.Linear(4, 4)),
+        module_of(lambda self, x: x + self.a(x), a=nn.Sequential(nn.Linear(4, 4), steep)),
+    ):
+        x = torch.randn(4).double()
+        for ball in ({}, {"around": x.unsqueeze(0)}):
+            bound = lipschitz_bound(module.double(), **ball).item()
+            assert steepness(module, x) <= bound * (1 + 1e-9)
+
+
+def test_a_forward_that_keeps_what_it_sees_leaves_the_module_as_it_was() -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        self.seen = x
+        self.count += 1
+        return self.a(x)
+
+    module = module_of(forward, a=nn.Linear(2, 2))
+    module.count = 0
+    assert lipschitz_bound(module).item() > 0
+    assert module.count == 0
+    assert not hasattr(module, "seen")
+
+
+def test_a_term_that_is_repeated_counts_as_often_as_it_is() -> None:
+    module = module_of(lambda self, x: x + self.a(x), a=nn.Linear(16, 1, bias=False))
+    nn.init.constant_(module.a.weight, 0.25)
+    assert lipschitz_bound(module, around=torch.zeros(1, 16)).item() == pytest.approx(5)
+    assert steepness(module, torch.zeros(16)) == pytest.approx(5)
+
+
+def test_a_forward_on_the_instance_and_hooks_are_refused() -> None:
+    module = module_of(lambda self, x: self.a(x), a=nn.Linear(2, 2))
+    hook = module.register_forward_hook(lambda module, args, output: 2 * output)
+    with pytest.raises(TypeError, match="Own with forward hooks"):
+        lipschitz_bound(module)
+    hook.remove()
+    module.forward = lambda x: 9 * x
+    with pytest.raises(TypeError, match="Own with a 'forward' that is not"):
+        lipschitz_bound(module)
+
+
+# ---------------------------------------------------------------------------------------------------------- torchvision
+
+
+@pytest.mark.parametrize("block", [BasicBlock(3, 3), BasicBlock(4, 4), Bottleneck(8, 2)], ids=type)
+@pytest.mark.parametrize("with_example", [False, True])
+def test_blocks_of_torchvision(block: nn.Module, with_example: bool) -> None:
+    channels = block.float().train().conv1.in_channels
+    for _ in range(3):
+        block(torch.randn(4, channels, 5, 5))
+    x = torch.randn(channels, 5, 5)
+    ball = {"around": x.unsqueeze(0)} if with_example else {}
+    bound = lipschitz_bound(block, **ball).item()
+    assert steepness(block, x) <= bound
+
+
+def test_a_small_residual_network_registered_or_not() -> None:
+    net = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5)
+    for layer in (net.layer3, net.layer4):  # as they are they take a minute
+        for name, _ in list(layer.named_children()):
+            layer[int(name)] = nn.Identity()
+    net.fc = nn.Linear(128, 5)
+    net(torch.randn(2, 3, 16, 16))
+    x = torch.randn(3, 16, 16)
+    plain = lipschitz_bound(net).item()
+    assert steepness(net, x) <= plain
+    register_all(net.float())
+    assert 0.9 * plain <= lipschitz_bound(net).item() <= 1.1 * plain
+
+
+def test_resnet_18_has_no_type_error() -> None:
+    net = resnet18()
+    for module in net.modules():  # thin kernels: what is tested is the graph
+        if isinstance(module, nn.Conv2d):
+            module.groups = module.in_channels if module.in_channels == module.out_channels else 1
+            if module.groups > 1:
+                module.weight = nn.Parameter(module.weight.detach()[:, :1])
+    plain = lipschitz_bound(net.double()).item()
+    assert 0 < plain < float("inf")
+    near = lipschitz_bound(net, around=torch.randn(1, 3, 32, 32).double()).item()
+    assert 0 < near <= plain * (1 + 1e-9)
+
+
+def test_a_vision_transformer_without_normalisation_in_a_ball() -> None:
+    net = VisionTransformer(16, 8, 2, 2, 8, 16, num_classes=3, norm_layer=lambda width: nn.Identity())
+    nn.init.normal_(net.heads[-1].weight)
+    x = torch.randn(3, 16, 16)
+    with pytest.raises(ValueError, match="around="):
+        lipschitz_bound(net)
+    bounds = [lipschitz_bound(net, around=x.unsqueeze(0), radius=radius).item() for radius in (0.0, 0.01, 0.1)]
+    assert bounds == sorted(bounds)
+    assert steepness(net, x) <= bounds[0]
+    step = torch.randn(x.shape)
+    assert steepness(net, x + 0.1 * step / step.norm()) <= bounds[-1]
