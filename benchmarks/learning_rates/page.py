@@ -20,12 +20,13 @@ Whether a registered model trains as the plain one does at the plain one's learn
 `parameter_groups(model, lr=…)`. Written by `python -m benchmarks.learning_rates --data FOLDER`, which trains what has
 no line yet in [`results/programs.jsonl`](../results/programs.jsonl) or
 [`results/widths.jsonl`](../results/widths.jsonl) (MNIST in `FOLDER/mnist`, the Penn Treebank, read as letters, in
-`FOLDER/ptb`). The rule is derived in Note [Rates] of `spectral_param/parametrization/step_rates.py`. One of its
-constants, that of σ under SGD, is measured: on the MLP, CNN, ResNet, LSTM and GPT below with another seed and more
-steps. So the programs are no others than those that the rule was looked at with: after the first seed it got its
-correction for long sides, which the ResNet had missed, and all was trained anew; queries, keys and values of the Llama
-and the Mixtral are apart, as in theirs, since stacked ones did worse; the text transformers have one block, for time.
-The grid of widths ends where it ends for time, too: at 100 steps the plain networks may want still higher rates.
+`FOLDER/ptb`). The rule is derived in Notes [Rates] and [Lengths] of `spectral_param/parametrization/step_rates.py` and
+`spectral_param/spectrum/reflector_lengths.py`. Two of its constants, how far a free σ moves and what it has under SGD,
+are measured: on programs below, with other seeds. So the programs are no others than those that the rule was looked at
+with: all was trained anew with 2 in the place of 1.5, and with more under SGD, before these numbers; that reflectors
+grow with σ was found on the MLP of 64. Queries, keys and values of the Llama and the Mixtral are apart, as in theirs,
+since stacked ones did worse; the text transformers have one block, for time. The grid of widths ends where it ends for
+time, too: at 100 steps the plain networks may want still higher rates, and with one seed neighbours are often equal.
 "all": every reflector, from the plain start. "16": 16 reflectors at most, `init="orthogonal"`, so from another start,
 with σ = 1. A loss is the mean over the last tenth of the steps of training.
 """

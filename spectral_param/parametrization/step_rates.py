@@ -48,7 +48,7 @@ from spectral_param.torch_state.shards import whole
 _LEAST_SIGMA = 0.1  # a weight that starts at zero, as a residual branch may, has no scale yet
 _LEAST_SLOPE = 1e-3  # as of a σ at the edge of its range
 _LEAST_PARAMETER = 1e-3  # below it Adafactor's steps are those of a parameter of this size
-_SGD_SIGMA = 4.0  # measured, where Note [Rates] has 1: σ makes up for what turns do not reach
+_SGD_SIGMA = 2.7  # measured, where Note [Rates] has 1: σ makes up for what turns do not reach
 _FARTHEST = 1.5  # measured, too: a free σ moves W farther than a plain step does, and programs gain by it
 
 
