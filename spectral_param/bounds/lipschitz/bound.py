@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 from torch import Tensor, nn
 
 from spectral_param.bounds.known_call import by_known_call
-from spectral_param.bounds.lipschitz import activations, normalisation, resampling, windows
+from spectral_param.bounds.lipschitz import activations, certified, normalisation, resampling, windows
 from spectral_param.bounds.lipschitz.attention import self_attention
 from spectral_param.bounds.lipschitz.moved import Moved, Shape
 from spectral_param.bounds.lipschitz.traced import moved_through
@@ -59,8 +59,8 @@ def lipschitz_bound(module: nn.Module, *, around: Tensor | None = None, radius: 
     Raises:
         TypeError: if no bound is known for a module in it, or for what a call of it does; if ``around`` is no tensor.
         ValueError: if there is none as a module is set up (batch normalisation without running statistics, an
-        activation
-            that jumps, or is steeper without end), or ``around`` or ``radius`` is needed for one; if ``radius`` is
+        activation that
+            jumps, or is steeper without end), or ``around`` or ``radius`` is needed for one; if ``radius`` is
             negative, or given without ``around``.
 
     Example:
@@ -187,6 +187,8 @@ _FAMILIES: tuple[tuple[dict[Any, Callable[..., Any]], Callable[[Any, Shape], Sha
     ({kind: rule for kind, rule in windows.RULES.items() if kind in windows.WINDOWED}, windows.shape_after_windows),
     ({kind: rule for kind, rule in windows.RULES.items() if kind not in windows.WINDOWED}, None),
     (resampling.RULES, None),
+    (certified.CONVOLUTIONS, None),
+    (certified.SHAPE_KEEPING, _same),
     ({nn.Linear: _linear, SVDLinear: _svd_linear}, _after_linear),
     ({nn.RNNBase: _recurrent, nn.RNNCellBase: _recurrent, SpectralRNN: _recurrent}, None),
     ({nn.Embedding: _embedding, nn.EmbeddingBag: _embedding_bag}, None),
