@@ -10,6 +10,9 @@ class Residual(nn.Sequential):
 
     x is the input as it was given, even if f begins with a module that works in place.
 
+    Raises:
+        ValueError: when called, if f does not keep the shape: repeated over x, it would be steeper than it is.
+
     Example:
         >>> import torch
         >>> from torch import nn
@@ -22,4 +25,6 @@ class Residual(nn.Sequential):
         """Adds what the modules make of the input to it."""
         works_in_place = any(getattr(module, "inplace", False) for module in self.modules())
         branch: Tensor = super().forward(input.clone() if works_in_place else input)
+        if branch.shape != input.shape:
+            raise ValueError(f"Residual: expected f to keep the shape {tuple(input.shape)}, got {tuple(branch.shape)}.")
         return input + branch

@@ -45,7 +45,8 @@ running = _Running()
 def together(model: nn.Module) -> Iterator[None]:
     """Evaluates the registered weights of a model once within it, those of equal shape in one batched call.
 
-    To be put around the forward of a training step. All weights of a shape are built when the first is asked for, and
+    To be put around one forward of a training step, each of several that add up their gradients in one of its own: the
+    backward frees what the weights were made by. All weights of a shape are built when the first is asked for, and
     stay as they are, so that no optimizer may step within; an ``nn.Linear`` that has less work with the thin factors of
     few reflectors than with W gets those, made for all in the same way, but for ``matrix_free=False``. Copies made
     within have weights of their own; a layer that is not used gets no gradient; nothing is left behind, whatever

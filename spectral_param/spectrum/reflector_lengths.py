@@ -25,12 +25,15 @@ from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.spectrum.schedule_free import averages_itself
 from spectral_param.torch_state.shards import own_part, whole
+from spectral_param.torch_state.users_line import warn
 
 LENGTH_BY_SIGMA = "length_by_sigma"
 """What a group says of its reflectors: the Frobenius norm that a weight's have, by the root mean square of its σ."""
 
 _LEAST_SIGMA = 0.1  # as in Note [Rates]
 _LEFT_BEHIND = 0.75  # more than one half, or noise in σ would double and halve them in turn
+
+_told: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 _holders: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 """From packed reflectors, a weak reference to the parametrization they are of."""
@@ -63,9 +66,20 @@ def _after_a_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for group in optimizer.param_groups:
         if group.get(LENGTH_BY_SIGMA) is not None and not averages_itself(optimizer):
             pairs = [(factor, _holders[factor]()) for factor in group["params"] if factor in _holders]
+            if not pairs:
+                _tell_once(optimizer)
             alive = [(factor, held) for factor, held in pairs if held is not None and held.raw_sigma is not None]
             if alive:
                 _keep_lengths_(alive, group[LENGTH_BY_SIGMA])
+
+
+def _tell_once(optimizer: Optimizer) -> None:
+    if optimizer not in _told:
+        _told.add(optimizer)
+        warn(
+            f"{type(optimizer).__name__} trains copies of the reflectors that parameter_groups was given, whose "
+            "lengths do not grow with σ; build it anew from parameter_groups(model, lr=…) and load its state_dict."
+        )
 
 
 def _keep_lengths_(held: list[tuple[Tensor, SVDParametrization]], by_sigma: float) -> None:

@@ -13,6 +13,7 @@ from spectral_param.bounds.lipschitz.moved import Moved
 from spectral_param.nn.residual import Residual
 
 ADD = {operator.add, operator.sub, torch.add, torch.sub, "add", "sub"}
+BY_SIGN = {operator.add, operator.sub, operator.mul, operator.truediv}
 ADD_IN_PLACE = {operator.iadd, operator.isub, "add_", "sub_"}
 SCALE = {operator.mul, operator.truediv, operator.neg, torch.mul, torch.div, torch.neg, "mul", "div", "neg"}
 REARRANGE = {

@@ -8,6 +8,7 @@ number is given only where every operation is one of these; all others are refus
 
 - a sum may repeat one of its terms (broadcasting), which then moves further: unless the shapes are known, from an
   example, or equal for certain, by what was done to them on their way, it is refused;
+- a forward that asks what it is given, or draws lots, may have another course than the one that is written down;
 - what works in place changes a value that others may read: for all inputs it may, being no steeper than 1, which what
   they read then is not either; else it has to be the only reader of what a layer has just made.
 """
@@ -27,10 +28,12 @@ from torch.nn import functional as F
 
 from spectral_param.bounds.known_call import departure
 from spectral_param.bounds.lipschitz.moved import Moved, Shape, in_evaluation
+from spectral_param.bounds.lipschitz.one_course import one_course, writes_by_sign
 from spectral_param.bounds.lipschitz.operations import (
     ADD,
     ADD_IN_PLACE,
     ATTRIBUTES,
+    BY_SIGN,
     EXPAND,
     JOIN,
     LAYERS,
@@ -75,11 +78,20 @@ class _Children(fx.Tracer):
         return True
 
 
+def _gain_of_mean(centre: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+    """1/√n for a mean over n entries of a sample; 1 where samples are among them, of which there may be one."""
+    over = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis"))
+    dims = [over] if isinstance(over, int) else list(over or range(centre.dim()))
+    dims = [dim % centre.dim() for dim in dims]
+    return 1.0 if 0 in dims else 1 / math.sqrt(math.prod(centre.shape[dim] for dim in dims))
+
+
 class _Evaluation:
     def __init__(self, module: nn.Module, through: Through) -> None:
         self.module, self.through = module, through
         self.defaults: list[Any] = []  # of the arguments behind the first
         self.constants: dict[str, Tensor] = {}  # that the forward makes
+        self.by_sign = False  # whether a sum may be one in place
         self.graph = self._traced()
 
     def run(self, value: Moved) -> Moved:
@@ -128,8 +140,9 @@ class _Evaluation:
         held, before = vars(self.module), dict(vars(self.module))
         drawn = torch.get_rng_state()
         try:
-            with in_evaluation(self.module):
+            with in_evaluation(self.module), one_course() as ran:
                 graph = _Children().trace(self.module, concrete_args=defaults or None)
+            self.by_sign = any(map(writes_by_sign, ran))
         finally:  # what is made on the way, by fx or by the forward, is left on the module
             self.constants = {name: held.pop(name) for name in set(held) - set(before)}
             held.update(before)
@@ -151,14 +164,16 @@ class _Evaluation:
             if node.target in ADD_IN_PLACE or (node.op == "call_method" and str(node.target).endswith("_")):
                 raise self._unknown(node)  # it changes what others may read
             return constant(node, args, kwargs)
+        if not args:
+            raise self._unknown(node)
         target, first = node.target, args[0]
-        if target in ADD or target in ADD_IN_PLACE:
+        if (target in ADD or target in ADD_IN_PLACE or target in SCALE) and len(args) > 2:
+            raise self._unknown(node)  # an old way to give a sum its factor
+        if target in ADD or target in ADD_IN_PLACE or target in SCALE:
             if not kwargs:
-                self._check_alone(node, target in ADD_IN_PLACE)
-                return self._sum(node, args)
-        elif target in SCALE:
-            if not kwargs:
-                return self._scaled(node, args)
+                by_sign = self.by_sign and target in BY_SIGN and isinstance(node.args[0], fx.Node)
+                self._check_alone(node, by_sign or target in ADD_IN_PLACE, of_its_own=True)
+                return self._scaled(node, args) if target in SCALE else self._sum(node, args)
         elif target in JOIN:
             by = torch.stack([m.by.square() for m in moving]).sum().sqrt()
             return self._made(node, args, kwargs, replace(moving[0], by=by, shape=Shape.new()))
@@ -173,7 +188,7 @@ class _Evaluation:
         target, first = node.target, args[0]
         if target in LAYERS and not holds_unknown((args[1:], kwargs)):
             layer = self._as_layer(node, args[1:], kwargs)
-            self._check_alone(node, getattr(layer, "inplace", False))
+            self._check_alone(node, getattr(layer, "inplace", False), of_its_own=True)
             return self.through(layer, first)
         if target is operator.getitem and is_basic(args[1]):
             return self._made(node, args, kwargs, replace(first, shape=Shape.new()))
@@ -181,8 +196,9 @@ class _Evaluation:
             return self._made(node, args, kwargs, replace(first, shape=Shape.new()))
         if target in MEAN:
             made = self._made(node, args, kwargs, replace(first, shape=Shape.new()))
-            entries = 1.0 if made.centre is None else made.centre.numel() / first.centre.numel()
-            return replace(made, by=made.by * math.sqrt(entries))
+            return (
+                made if made.centre is None else replace(made, by=made.by * _gain_of_mean(first.centre, args, kwargs))
+            )
         if target in EXPAND and first.centre is not None:
             made = self._made(node, args, kwargs, first)
             return replace(made, by=made.by * math.sqrt(made.centre.numel() / first.centre.numel()))
@@ -263,8 +279,11 @@ class _Evaluation:
 
     # ------------------------------------------------------------------------------------------------------- refusals
 
-    def _check_alone(self, node: fx.Node, in_place: bool) -> None:
-        """What works in place has to be alone with the value that it changes, and with what that is a view of."""
+    def _check_alone(self, node: fx.Node, in_place: bool, *, of_its_own: bool = False) -> None:
+        """What works in place has to be alone with the value that it changes, and with what that is a view of.
+
+        That may be the input only where an attribute tells whoever calls; not for an operation ``of_its_own``.
+        """
         written: Any = node.args[0]
         while in_place and isinstance(written, fx.Node) and written.op != "placeholder":
             if len(written.users) > 1 or written.op == "get_attr":
@@ -276,7 +295,7 @@ class _Evaluation:
             if is_new:
                 return
             written = written.args[0]
-        if in_place and (not isinstance(written, fx.Node) or len(written.users) > 1):
+        if in_place and (of_its_own or not isinstance(written, fx.Node) or len(written.users) > 1):
             raise self._unknown(node)
 
     def _output(self, found: Any, value: Moved) -> Moved:

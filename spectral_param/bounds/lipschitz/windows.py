@@ -116,7 +116,9 @@ def shape_after_windows(module: Any, shape: Shape) -> Shape:
         if stride == 1:
             steps.append((1, grown if geometry.transposed else -grown, ""))
         else:
-            how = "transposed" if geometry.transposed else "up" if getattr(module, "ceil_mode", False) else "down"
+            how = "transposed" if geometry.transposed else "down"
+            if getattr(module, "ceil_mode", False):  # where the last window may start goes by the padding itself
+                how = f"up, from {padding}"
             steps.append((stride, grown, how))
     if isinstance(module, _ConvNd):
         shape = shape.with_channels(module.in_channels, module.out_channels)

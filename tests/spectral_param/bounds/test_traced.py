@@ -1,5 +1,8 @@
 """Networks whose forward is their own, bounded by what it calls, or refused."""
 
+import random
+
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -216,3 +219,137 @@ def test_a_vision_transformer_without_normalisation_in_a_ball() -> None:
     assert steepness(net, x) <= bounds[0]
     step = torch.randn(x.shape)
     assert steepness(net, x + 0.1 * step / step.norm()) <= bounds[-1]
+
+
+# ----------------------------------------------------------------------------------- forwards with more than one course
+
+
+class AsksForTensor(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.proj(x) if isinstance(x, torch.Tensor) else x
+
+
+class AsksForType(AsksForTensor):
+    def forward(self, x):
+        return self.proj(x) if type(x) in (torch.Tensor, nn.Parameter) else x
+
+
+class AsksTorch(AsksForTensor):
+    def forward(self, x):
+        return self.proj(x) if torch.is_tensor(x) else x
+
+
+class AsksForTracing(AsksForTensor):
+    def forward(self, x):
+        return x if torch.fx._symbolic_trace.is_fx_tracing() else self.proj(x)
+
+
+class Catches(AsksForTensor):
+    def forward(self, x):
+        try:
+            len(x)
+        except RuntimeError:
+            return x
+        return self.proj(x)
+
+
+class AsksElsewhere(AsksForTensor):
+    def forward(self, x):
+        return self.proj(x) if _is_one(x) else x
+
+
+def _is_one(x):
+    return isinstance(x, torch.Tensor)
+
+
+class DrawsLots(nn.Module):
+    def forward(self, x):
+        return x * random.choice([1, 100])
+
+
+class DrawsNumPysLots(nn.Module):
+    def forward(self, x):
+        return x * float(numpy.random.rand())
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [AsksForTensor, AsksForType, AsksTorch, AsksForTracing, Catches, AsksElsewhere, DrawsLots, DrawsNumPysLots],
+)
+def test_a_forward_that_may_have_another_course_than_the_traced_one_is_refused(cls):
+    with pytest.raises(TypeError, match="another course|draws random numbers"):
+        lipschitz_bound(cls())
+
+
+class InPlace(nn.Module):
+    def forward(self, x):
+        return F.hardswish(x, inplace=True)
+
+
+class AddsWithFactor(nn.Module):
+    def forward(self, x):
+        return torch.add(x, 5, x)
+
+
+class SubtractsWithFactor(nn.Module):
+    def forward(self, x):
+        return x.sub(5, x)
+
+
+class JoinsByName(nn.Module):
+    def forward(self, x):
+        return torch.cat(tensors=[x, x])
+
+
+@pytest.mark.parametrize("cls", [InPlace, AddsWithFactor, SubtractsWithFactor, JoinsByName])
+@pytest.mark.filterwarnings("ignore:This overload of:UserWarning")  # the old way of writing is what is asked about
+def test_what_writes_to_its_input_untold_or_is_written_in_an_old_way_is_refused(cls):
+    with pytest.raises(TypeError, match="no Lipschitz bound is known for"):
+        lipschitz_bound(cls())
+
+
+class AddsToInput(nn.Module):
+    def forward(self, x):
+        x += 1 * x
+        return x
+
+
+class AddsToWhatIsReadAgain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = AddsToInput()
+
+    def forward(self, x):
+        return x + self.part(x)
+
+
+def test_a_part_that_writes_to_its_input_is_refused_within_another():
+    with pytest.raises(TypeError, match="no Lipschitz bound is known for"):
+        lipschitz_bound(AddsToWhatIsReadAgain())
+
+
+class MeanOfSamples(nn.Module):
+    def forward(self, x):
+        return x.mean(0)
+
+
+def test_a_mean_over_samples_gains_nothing():
+    assert lipschitz_bound(MeanOfSamples(), around=torch.ones(4, 4)).item() == 1
+
+
+class TwoPools(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.MaxPool2d(2, 3, 0, ceil_mode=True), nn.MaxPool2d(4, 3, 1, ceil_mode=True)
+
+    def forward(self, x):
+        return 10 * self.one(x) + self.other(x)
+
+
+def test_pools_that_round_up_are_of_one_shape_only_with_one_padding():
+    with pytest.raises(ValueError, match="expected around="):
+        lipschitz_bound(TwoPools())

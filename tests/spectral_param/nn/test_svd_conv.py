@@ -257,7 +257,7 @@ def test_parameter_groups_have_the_shifts_among_the_reflectors() -> None:
     assert sum(len(group["params"]) for group in groups) == len(list(conv.parameters()))
     assert all(group["weight_decay"] == 0 for group in groups if group["name"].startswith("reflectors"))
     # √(8 · 4 · 9 / 4): a step of the kernel's entries moves it as far as a step of σ
-    assert groups[-1]["lr"] == pytest.approx(1e-3 * math.sqrt(72))
+    assert groups[-1]["lr"] == pytest.approx(1.5e-3 * math.sqrt(72))
 
 
 @pytest.mark.parametrize("kind", ["deepcopy", "pickle", "state_dict", "assign"])

@@ -128,3 +128,12 @@ def test_what_has_no_rate_or_no_sigma_that_moves_is_left_alone():
     register_all(frozen, base="frozen", reflectors=2)
     for groups in (parameter_groups(fixed, lr=0.1), parameter_groups(frozen, lr=0.1), parameter_groups(layer())):
         assert not any(LENGTH_BY_SIGMA in group for group in groups)
+
+
+def test_a_copied_optimizer_says_that_its_reflectors_do_not_grow():
+    module = layer()
+    optimizer = torch.optim.SGD(parameter_groups(module, lr=0.1, optimizer="sgd"))
+    _, copied = copy.deepcopy((module, optimizer))
+    with pytest.warns(UserWarning, match="build it anew from parameter_groups"):
+        copied.step()
+    copied.step()  # told once
