@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.step_rates import ADAFACTOR, ADAM, SGD, StepRates
 from spectral_param.registration.injection.successors import successor
 from spectral_param.sigma import Unconstrained
+from spectral_param.sigma.level import number
 from spectral_param.spectrum.reflector_lengths import LENGTH_BY_SIGMA, length_by_sigma
 
 STEP_RATES = {
@@ -72,8 +74,9 @@ def parameter_groups(
         that requires a gradient is in one, once.
 
     Raises:
-        ValueError: for an optimizer whose rule is not known, or, with ``lr``, a weight on the meta device.
-        TypeError: if ``optimizer`` is neither a name nor a class.
+        ValueError: for an optimizer whose rule is not known, with ``lr`` a weight on the meta device, or for a rate or
+            decay that is negative or not finite.
+        TypeError: if ``optimizer`` is neither a name nor a class, or a rate or decay no number.
 
     Example:
         >>> import torch
@@ -89,6 +92,11 @@ def parameter_groups(
         sigma *.weight 64×64 0.012 0.0083
         sigma *.weight 16×64 0.012 0.0083
     """
+    rates = {"lr": lr, "sigma_lr": sigma_lr, "sigma_weight_decay": sigma_weight_decay}
+    given = {name: value for name, value in rates.items() if value is not None} | {"weight_decay": weight_decay}
+    for name, value in given.items():
+        if not 0 <= number(name, value) < math.inf:
+            raise ValueError(f"{name}: expected a finite number of at least 0, got {value}.")
     kind = step_rates(optimizer)
     kept = list(_factors(model, None if lr is None else kind))
     ours = {id(factor.tensor) for factor in kept}

@@ -17,6 +17,7 @@ def test_it_begins_with_the_two_commands():
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[0])
-def test_block_runs(block, tmp_path, monkeypatch):
+def test_block_runs(block, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    assert "parameter_groups" not in caplog.text, "the monitor advises another learning rate"

@@ -14,7 +14,7 @@ from spectral_param.torch_state.snapshot import Snapshot, address, lazy_copy
 
 
 class _Kept(NamedTuple):
-    factors: Snapshot
+    sources: Snapshot
     settings: tuple[object, ...]
     built: Tensor
     weight: Tensor  # a lazy copy of it, for readers
@@ -56,7 +56,7 @@ class KeptWeight:
         with torch.inference_mode(False), torch.no_grad():
             built = build() if kept is None else kept.built
             weight = lazy_copy(built)
-        self.kept = _Kept(Snapshot(parametrization.factors), _settings(parametrization), built, weight)
+        self.kept = _Kept(Snapshot(parametrization.sources), _settings(parametrization), built, weight)
         return weight
 
     def clear(self) -> None:
@@ -68,14 +68,14 @@ class KeptWeight:
         kept = self.kept
         if kept is None or kept.settings != _settings(parametrization):
             return None
-        return kept if kept.factors.is_still(parametrization.factors) else None
+        return kept if kept.sources.is_still(parametrization.sources) else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KeptWeight, ()
 
 
 def _settings(parametrization: Any) -> tuple[object, ...]:
-    """What W depends on besides the factors. A σ map of ours is told by its numbers; another may look anywhere."""
+    """What W depends on besides its sources. A σ map of ours is told by its numbers; another may look anywhere."""
     sigma_map = parametrization._modules["sigma_map"]
     own: dict[str, Any] = sigma_map.__dict__
     told: Any = None
@@ -95,4 +95,4 @@ def _is_as_given(weight: Tensor, built: Tensor) -> bool:
 
 
 def _is_watchable(parametrization: Any) -> bool:
-    return all(type(f) in (Tensor, nn.Parameter) and f.device.type == "cpu" for f in parametrization.factors)
+    return all(type(f) in (Tensor, nn.Parameter) and f.device.type == "cpu" for f in parametrization.sources)

@@ -228,6 +228,11 @@ class SVDParametrization(nn.Module):
             return tuple(getattr(held, name) for name in names)
 
     @property
+    def sources(self) -> tuple[Tensor, ...]:
+        """All tensors that W is computed from, but for those of the σ map."""
+        return self.factors
+
+    @property
     def parts(self) -> tuple[ReflectorProduct, Tensor, ReflectorProduct]:
         """U, the raw numbers of σ, empty where not trained, and V, as they stand; on shards read whole."""
         factors = self.factors

@@ -176,6 +176,11 @@ class TurnedParametrization(SVDParametrization):
     # -------------------------------------------------------------------------------------------------------- reading
 
     @property
+    def sources(self) -> tuple[Tensor, ...]:
+        """All tensors that W is computed from, but for those of the σ map."""
+        return *self.factors, self.left, self.start, self.right
+
+    @property
     def settings(self) -> tuple[object, ...]:
         """What W depends on besides the factors and the σ map."""
         return *super().settings, self.is_off

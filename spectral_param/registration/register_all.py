@@ -83,21 +83,29 @@ def register_all(
           2.weight: 4×16, reflectors=(4, 4)
           passed over, not chosen: 0.weight
           passed over, a vector: 1.bias_ih_l0, 1.bias_hh_l0, 2.bias
+          too small for reflectors=6: 2.weight
           to train at the rate of the plain model: parameter_groups(model, lr=…)
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
     chosen, passed_over = choose(model, where, base)
     settings = {"sigma": sigma, "init": init, "train": train, "base": base}
-    changed = _register(chosen, reflectors, rank, settings)
+    changed, asked = _register(chosen, reflectors, rank, settings)
     names = {place.name for place in chosen}
     taken = {name: parametrization for name, parametrization in svd_parametrizations(model) if name in names}
-    return RegistrationReport(taken, passed_over, changed)
+    return RegistrationReport(taken, passed_over, changed, asked)
 
 
-def _register(chosen: Sequence[Place], reflectors: Any, rank: Any, settings: dict[str, Any]) -> dict[str, float]:
-    """Registers all or, should anything be raised, puts the parameters back that were there; says what changed."""
+def _register(
+    chosen: Sequence[Place], reflectors: Any, rank: Any, settings: dict[str, Any]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Registers all or, should anything be raised, puts the parameters back that were there.
+
+    Says what changed, and of weights that got fewer what was asked for.
+    """
+    wanted = {"reflectors": reflectors, "rank": rank}
     before, changed = [], {}
+    fewer: dict[str, str] = {}
     told: dict[str, list[warnings.WarningMessage]] = {}
     name = ""  # of the weight that an error is about
     try:
@@ -109,6 +117,8 @@ def _register(chosen: Sequence[Place], reflectors: Any, rank: Any, settings: dic
                 with warnings.catch_warnings(record=True) as told[place.name]:
                     warnings.simplefilter("always")
                     asked = _at_most(reflectors, rank, place, chunks, settings["base"])
+                    less = [f"{key}={value}" for key, value in wanted.items() if not _is_same(value, asked[key])]
+                    fewer |= {place.name: ", ".join(less)} if less else {}
                     weight = replace_weight(place.module, place.tensor_name, chunks=chunks, **asked, **settings)
                 before.append((place, weight))
                 parametrization = SVDParametrization.alone_on(place.module, place.tensor_name)
@@ -122,7 +132,7 @@ def _register(chosen: Sequence[Place], reflectors: Any, rank: Any, settings: dic
         if type(error) in (TypeError, ValueError):
             raise type(error)(f"{name}{error}") from error
         raise
-    return changed
+    return changed, fewer
 
 
 @torch.no_grad()
@@ -130,6 +140,10 @@ def _change(parametrization: SVDParametrization, weight: Tensor) -> float:
     if not has_numbers(weight):
         return 0.0
     return relative_difference(wide(parametrization(*parametrization.factors)), wide(numbers(weight)))
+
+
+def _is_same(asked: Any, given: Any) -> bool:
+    return asked is given or (tuple(asked) if isinstance(asked, list) else asked) == given
 
 
 def _at_most(reflectors: Any, rank: Any, place: Place, chunks: int, base: str | None) -> dict[str, Any]:

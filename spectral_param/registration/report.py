@@ -23,11 +23,13 @@ class RegistrationReport:
         passed_over: the other parameters, each with the reason.
         changed: by how much each weight taken has changed, ‖new - old‖ / ‖old‖ in the Frobenius norm; nothing for
             ``init="orthogonal"``, which draws it anew, and on the meta device.
+        asked: of the weights that are too small for it, how many reflectors and trained σ were asked for.
     """
 
     taken: dict[str, SVDParametrization]
     passed_over: dict[str, str]
     changed: dict[str, float] = field(default_factory=dict)
+    asked: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"registered {len(self.taken)}, passed over {len(self.passed_over)}"]
@@ -38,6 +40,9 @@ class RegistrationReport:
         for reason in dict.fromkeys(self.passed_over.values()):
             names = [name for name, why in self.passed_over.items() if why == reason]
             lines.append(f"  passed over, {reason}: {some_of(names)}")
+        for asked in dict.fromkeys(self.asked.values()):
+            names = [name for name, wanted in self.asked.items() if wanted == asked]
+            lines.append(f"  too small for {asked}: {some_of(names)}")
         if self.taken:
             lines.append("  to train at the rate of the plain model: parameter_groups(model, lr=…)")
         return "\n".join(lines)

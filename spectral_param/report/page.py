@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from spectral_param.report.album import draw
 from spectral_param.report.run import Run, read_run
 from spectral_param.spectrum.statistics import STATISTICS
+from spectral_param.spectrum.table import in_cell
 
 FILE_NAME = "spectral_report.html"
 
@@ -71,7 +72,8 @@ def write_table(rows: Sequence[Mapping[str, Any]], path: str | Path, title: str)
         >>> "<td>fc</td>" in path.read_text(encoding="utf-8")
         True
     """
-    table = _table([name.replace("_", " ") for name in rows[0]], [list(row.values()) for row in rows])
+    cells = [[value if _is_number(value) else in_cell(name, value) for name, value in row.items()] for row in rows]
+    table = _table([name.replace("_", " ") for name in rows[0]], cells)
     return _write(_document(title, f'<div class="wide">{table}</div>\n'), path)
 
 
@@ -162,5 +164,9 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return f'<td class="number">{"" if math.isnan(value) else f"{value:.4g}"}</td>'
+        return f'<td class="number">{f"{value:.4g}" if _is_number(value) else ""}</td>'
     return f"<td>{html.escape(str(value))}</td>"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) and not math.isnan(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,13 +36,29 @@ def checked(name: str, level: Level) -> Level:
         if not everywhere(torch.isfinite(level)):
             raise ValueError(f"{name}: expected finite numbers, got {level}.")
         return level
-    if isinstance(level, Tensor):
-        level = level.item()
-    if isinstance(level, bool) or not isinstance(level, Real):
-        raise TypeError(f"{name}: expected a number or a floating tensor, got {type(level).__name__}.")
+    level = number(name, level, "a number or a floating tensor")
     if not math.isfinite(level):
         raise ValueError(f"{name}: expected a finite number, got {level}.")
-    return float(level)
+    return level
+
+
+def number(name: str, value: Any, expected: str = "a number") -> float:
+    """Makes a float of a number, NumPy's among them, or of a tensor with one.
+
+    Raises:
+        TypeError: if it is something else; a bool, too.
+
+    Example:
+        >>> from spectral_param.sigma.level import number
+        >>> number("max", "1")
+        Traceback (most recent call last):
+        TypeError: max: expected a number, got str.
+    """
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}.")
+    return float(value)
 
 
 def everywhere(condition: bool | Tensor) -> bool:

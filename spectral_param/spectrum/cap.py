@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from spectral_param.functional.convolution.geometry import geometry_of
 from spectral_param.parametrization.blocks import blocks_of, matrices_of
+from spectral_param.sigma.level import number
 from spectral_param.spectrum.dense.ceiling import Ceiling
 from spectral_param.spectrum.dense.operator_ceiling import OperatorCeiling
 from spectral_param.spectrum.operator import Images, check_convolutions, check_images, image_for
@@ -50,7 +51,7 @@ class SpectralCap:
             :mod:`spectral_param.spectrum.dense.operator_ceiling`.
 
     Raises:
-        TypeError: if patterns are no strings, or ``operator`` is something else.
+        TypeError: if ``max`` or ``tolerance`` is no number, patterns are no strings, or ``operator`` is something else.
         ValueError: if ``max`` or ``tolerance`` is not positive and finite, nothing matches, or an image does not suit
             its convolution.
 
@@ -108,7 +109,11 @@ class SpectralCap:
         Returns:
             Itself.
 
+        A copy or a pickle of an optimizer has none of the hooks of the first, so that no cap follows its steps; nor is
+        a copy of a cap, which holds the copy of the model, attached to any: attach that.
+
         Raises:
+            TypeError: for what is no optimizer.
             ValueError: for an optimizer that averages in a way that is not known.
 
         Warns:
@@ -116,6 +121,9 @@ class SpectralCap:
                 them, or copies another tensor into them, is not followed by a cap.
         """
         found = tuple(getattr(optimizer, "optimizer", optimizer) for optimizer in optimizers)
+        for optimizer in found:
+            if not callable(getattr(optimizer, "register_step_post_hook", None)):
+                raise TypeError(f"optimizers: expected each to be an optimizer, got {type(optimizer).__name__}.")
         check_averages("SpectralCap", found)
         self.detach()
         stepped = set().union(*map(_parameters_of, found))
@@ -166,6 +174,9 @@ class SpectralCap:
             hold_(weight, optimizers, partial(cap_, name, weight, held.ceiling))
         return [name for name, is_changed in changed.items() if is_changed]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_handles": []}  # hooks are of the optimizers that it is attached to
+
     @staticmethod
     def _weight(name: str, held: _Held) -> nn.Parameter:
         weight = held.module._parameters.get(held.tensor_name)
@@ -179,12 +190,12 @@ def _parameters_of(optimizer: Optimizer) -> set[int]:
 
 
 def check_cap(max: float, tolerance: float) -> None:
-    """Raises ``ValueError`` unless both are positive and finite.
+    """Raises ``TypeError`` unless both are numbers, ``ValueError`` unless they are positive and finite.
 
     Example:
         >>> from spectral_param.spectrum.cap import check_cap
         >>> check_cap(1.0, 0.01)
     """
     for name, value in (("max", max), ("tolerance", tolerance)):
-        if not 0 < value < math.inf:
+        if not 0 < number(name, value) < math.inf:
             raise ValueError(f"{name}: expected a positive, finite number for plain weights, got {value}.")

@@ -29,7 +29,7 @@ class SpectralTable(list[dict[str, Any]]):
         total = []
         if "trained" in self[0]:
             total = [dict.fromkeys(self[0], "") | {"weight": "total", "trained": sum(row["trained"] for row in self)}]
-        lines = [list(self[0]), *([_in_words(name, value) for name, value in row.items()] for row in (*self, *total))]
+        lines = [list(self[0]), *([in_cell(name, value) for name, value in row.items()] for row in (*self, *total))]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         texts = [not isinstance(value, (int, float)) for value in self[0].values()]
         return _printable("\n".join(_aligned(line, widths, texts) for line in lines))
@@ -151,12 +151,33 @@ def _printable(text: str) -> str:
     return text
 
 
-def _in_words(name: str, value: Any) -> str:
+def in_cell(name: str, value: Any) -> str:
+    """A value under a heading in words; NaN says that there is none, and of σ that the weight is not finite.
+
+    Example:
+        >>> from spectral_param.spectrum.table import in_cell
+        >>> in_cell("shape", (4, 6)), in_cell("max", float("nan")), in_cell("tail_error", float("nan"))
+        ('4×6', 'not finite', '')
+    """
     if isinstance(value, tuple):
         return ("×" if name == "shape" else ", ").join(map(str, value))
     if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.4g}"
-    return str(value)
+        return f"{value:.4g}" if not math.isnan(value) else "not finite" if name in _OF_SIGMA else ""
+    return escaped(str(value))
+
+
+_OF_SIGMA = ("min", "max", "max_after")
+
+
+def escaped(text: str) -> str:
+    r"""With control characters spelled out, which could steer a terminal.
+
+    Example:
+        >>> from spectral_param.spectrum.table import escaped
+        >>> print(escaped("fc\x1b[2J\u202eweight"))
+        fc\x1b[2J\u202eweight
+    """
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int], texts: Sequence[bool]) -> str:

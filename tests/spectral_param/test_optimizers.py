@@ -246,6 +246,22 @@ def test_an_optimizer_that_is_there_already_is_no_kind():
         parameter_groups(network(), lr=1e-3, optimizer=torch.optim.Adam(network().parameters()))
 
 
+@pytest.mark.parametrize("argument", ["lr", "weight_decay", "sigma_lr", "sigma_weight_decay"])
+def test_a_rate_or_decay_that_is_none_is_refused_by_name(argument):
+    for wrong in ("1e-3", [1e-3], True, 1j):
+        with pytest.raises(TypeError, match=f"^{argument}: expected a number, got {type(wrong).__name__}"):
+            parameter_groups(nn.Linear(3, 3), **{argument: wrong})
+    for wrong in (-1e-3, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=f"^{argument}: expected a finite number of at least 0, got {wrong}"):
+            parameter_groups(nn.Linear(3, 3), **{argument: wrong})
+
+
+def test_a_rate_may_be_a_tensor_as_torch_has_it():
+    layer = register_svd_parametrization(nn.Linear(3, 3))
+    groups = parameter_groups(layer, lr=torch.tensor(1e-3))
+    assert all(isinstance(group["lr"], torch.Tensor) for group in torch.optim.Adam(groups, foreach=False).param_groups)
+
+
 def test_on_the_meta_device_there_are_no_rates():
     with torch.device("meta"):
         model = network()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spectral_param.report.checkpoints.inspection import WHOLE, compare_files, inspect_file
-from spectral_param.spectrum.table import SpectralTable
+from spectral_param.spectrum.table import SpectralTable, escaped
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,14 +40,14 @@ def inspect(options: argparse.Namespace) -> None:
     else:
         rows, passed_over = inspect_file(options.file, top=options.top, whole=options.whole)
     if not rows:
-        reasons = "".join(f"\n  {name}: {reason}" for name, reason in passed_over.items())
+        reasons = "".join(f"\n  {escaped(name)}: {reason}" for name, reason in passed_over.items())
         raise ValueError(f"{options.file}: expected matrices, found none to show.{reasons}")
     if options.json:
         print(json.dumps({"weights": [_plain(row) for row in rows], "passed_over": passed_over}, indent=1))
     else:
         print(SpectralTable({name: value for name, value in row.items() if name != "sigma"} for row in rows))
         for name, reason in passed_over.items():
-            print(f"passed over {name}: {reason}", file=sys.stderr)
+            print(f"passed over {escaped(name)}: {reason}", file=sys.stderr)
     if options.page is not None:
         print(_write_page(rows, options.file, options.page), file=sys.stderr)
 

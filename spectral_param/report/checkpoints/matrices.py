@@ -82,8 +82,12 @@ def weights_of(tensors: Mapping[str, Stored], path: Path | None = None) -> tuple
     """
     weights, passed_over = [], {}
     for name, stored in tensors.items():
-        if "parametrizations." in name:
-            passed_over[name] = "of a weight in SVD form; inspect what plain_state_dict writes"
+        if stored.unread:
+            passed_over[name] = stored.unread
+        elif "parametrizations." in name:
+            passed_over[name] = "of a parametrized weight, in SVD form for one; inspect what plain_state_dict writes"
+        elif _is_of_frozen_base(name, tensors):
+            passed_over[name] = "of an adapter on a frozen base; load_adapter puts it onto its model"
         elif stored.dtype is None or not stored.dtype.is_floating_point:
             passed_over |= {name: f"its dtype is {_said(stored)}"} if len(stored.shape) > 1 else {}
         elif (match := _adapter(name)) is not None:
@@ -100,6 +104,13 @@ def weights_of(tensors: Mapping[str, Stored], path: Path | None = None) -> tuple
             blocks, shape = _as_matrices(stored.shape)
             weights.append(Weight(name, "plain", blocks, shape, (stored,)))
     return weights, passed_over
+
+
+def _is_of_frozen_base(name: str, tensors: Mapping[str, Stored]) -> bool:
+    """Whether it is the u, sigma or v of what ``save_adapter`` wrote, with two numbers of the base beside it."""
+    weight, _, part = name.rpartition(".")
+    base = tensors.get(f"{weight}.base")
+    return part in ("u", "sigma", "v") and base is not None and base.shape == (2,)
 
 
 def _said(stored: Stored) -> str:

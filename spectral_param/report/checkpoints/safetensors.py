@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from spectral_param.spectrum.table import escaped
+
 LONGEST = 100_000_000  # bytes of a header, by the format
 DTYPES = {
     "F64": torch.float64,
@@ -70,11 +72,11 @@ def layout_of(path: Path) -> dict[str, Entry]:
     reached = 8 + length
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
         if not reached <= entry.begin <= entry.end:
-            raise ValueError(f"{path}: expected tensors beside each other, {name} lies upon another.")
+            raise ValueError(f"{path}: expected tensors beside each other, {escaped(name)} lies upon another.")
         if entry.end > size:
-            raise ValueError(f"{path}: expected {entry.end} bytes for {name}, got {size}; it is cut.")
+            raise ValueError(f"{path}: expected {entry.end} bytes for {escaped(name)}, got {size}; it is cut.")
         if entry.dtype is not None and entry.end - entry.begin != math.prod(entry.shape) * entry.dtype.itemsize:
-            raise ValueError(f"{path}: expected as many bytes as {name} of {entry.shape} takes.")
+            raise ValueError(f"{path}: expected as many bytes as {escaped(name)} of {entry.shape} takes.")
         reached = entry.end
     return entries
 

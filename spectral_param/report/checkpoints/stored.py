@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from spectral_param.report.checkpoints.safetensors import layout_of, read_tensor
+from spectral_param.spectrum.table import escaped
 
 STATE_DICTS = ("state_dict", "model_state_dict", "model")  # where training programs put a model among other things
 
@@ -24,11 +26,13 @@ class Stored:
         shape: of the tensor.
         dtype: of the tensor; ``None`` for one that torch has not.
         load: reads it.
+        unread: why it cannot be, or "".
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None
     load: Callable[[], Tensor]
+    unread: str = ""
 
 
 def stored_tensors(path: str | Path) -> dict[str, Stored]:
@@ -40,7 +44,8 @@ def stored_tensors(path: str | Path) -> dict[str, Stored]:
             training program saved, the state dict of the model is taken.
 
     Returns:
-        The tensors by name, in the order of the file.
+        The tensors by name, in the order of the file; also those that cannot be read, such as one that an index names
+        and no file has.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -76,8 +81,16 @@ def _of_index(path: Path) -> Iterator[tuple[str, Stored]]:
         names = [Path(part).name for part in parts]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: expected an index with a weight_map of file names; {error!r}.") from error
+    missing = dict.fromkeys(files)
     for name in names:  # the name alone: an index does not lead out of its folder
-        yield from stored_tensors(path.with_name(name)).items()
+        if not name.isprintable() or not name or name.endswith(".index.json"):
+            raise ValueError(f"{path}: expected names of files with tensors in its weight_map, got {name!r}.")
+        for tensor, stored in stored_tensors(path.with_name(name)).items():
+            missing.pop(tensor, None)
+            yield tensor, stored
+    for name in missing:
+        part = Path(files[name]).name
+        yield name, Stored((), None, partial(_refuse, f"{path}: expected {escaped(name)} in {part}."), f"not in {part}")
 
 
 def _loaded(path: Path) -> Any:
@@ -101,6 +114,20 @@ def _tensors_in(found: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def _in_memory(path: Path, name: str, tensor: Tensor) -> Stored:
-    if tensor.layout == torch.strided and tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
-        raise ValueError(f"{path}: expected {name} with numbers of its own, got {tuple(tensor.shape)} made of fewer.")
-    return Stored(tuple(tensor.shape), tensor.dtype, lambda: tensor)
+    unread = _unread(tensor)
+    if not unread and tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
+        fewer = f"got {tuple(tensor.shape)} made of fewer"
+        raise ValueError(f"{path}: expected {escaped(name)} with numbers of its own, {fewer}.")
+    return Stored(() if tensor.is_nested else tuple(tensor.shape), tensor.dtype, lambda: tensor, unread)
+
+
+def _unread(tensor: Tensor) -> str:
+    if tensor.is_nested:
+        return "it is nested"
+    if tensor.layout != torch.strided:
+        return f"its layout is {str(tensor.layout).removeprefix('torch.')}; save it with to_dense()"
+    return "it is on the meta device, without numbers" if tensor.is_meta else ""
+
+
+def _refuse(message: str) -> Tensor:
+    raise ValueError(message)

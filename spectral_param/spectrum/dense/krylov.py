@@ -15,9 +15,9 @@ def leading_svd(matrix: Tensor, k: int, steps: int = 8, spare: int = 6) -> tuple
     """The k leading singular values with their vectors, by block Krylov iteration.
 
     Musco and Musco, 2015: a block of k + ``spare`` random vectors, the products of W Wᵀ with it, and the SVD of what W
-    is on their span. σ is never too large. With the default it is low by 1 % at most, also where singular values lie
-    close together; more ``steps`` bring it nearer. The same matrix gives the same numbers. Up to a shorter side of 128
-    all is exact.
+    is on their span. σ is never too large. By how much it is too small is measured, not proven for so few steps: with
+    the default by less than 1 %, also where singular values lie close together; more ``steps`` bring it nearer. The
+    same matrix gives the same numbers. Up to a shorter side of 128 all is exact.
 
     Args:
         matrix: (p, q), float32 or float64.

@@ -543,3 +543,19 @@ def test_a_base_that_was_written_to_in_place_has_no_known_spectrum():
         singular_values(layer)
     layer.weight = layer.weight.detach()
     torch.testing.assert_close(singular_values(layer), torch.linalg.svdvals(layer.weight), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["left", "start", "right"])
+@pytest.mark.parametrize("vectors", [1, 500])
+def test_a_write_to_what_is_known_of_the_base_is_seen_in_evaluation(name, vectors):
+    layer = moved(frozen(nn.Linear(8, 6), rank=3)).eval()
+    [(_, p)] = svd_parametrizations(layer)
+    x = torch.randn(vectors, 8)
+    with torch.no_grad():
+        before = layer(x), layer.weight.clone()
+        for write in (lambda buffer: buffer.mul_(2), lambda buffer: buffer.data.mul_(0.25)):
+            write(getattr(p, name))
+            expected = p(*p.factors)
+            assert not torch.allclose(before[1], expected, atol=1e-3)
+            torch.testing.assert_close(layer(x), F.linear(x, expected, layer.bias), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(layer.weight, expected)

@@ -558,3 +558,14 @@ def test_weights_under_hooks_are_passed_over():
     assert "spectral_norm" in report.passed_over["1.weight_orig"]
     assert "prune" in report.passed_over["2.weight_orig"]
     assert report.passed_over["3.weight"] == "parametrized already"
+
+
+def test_weights_that_are_too_small_for_what_was_asked_are_said_to_have_less():
+    report = register_all(nn.Sequential(nn.Linear(3, 3)), base="frozen", reflectors=3, rank=2)
+    assert report.asked == {"0.weight": "reflectors=3"}
+    assert "  too small for reflectors=3: 0.weight\n" in str(report)
+    report = register_all(nn.Sequential(nn.Linear(3, 8)), reflectors=(3, 4), init="orthogonal")
+    assert report.asked == {"0.weight": "reflectors=(3, 4)"}
+    model = nn.Sequential(nn.Linear(3, 3))
+    assert register_all(model, base="frozen", reflectors=2, rank=9).asked == {"0.weight": "rank=9"}
+    assert "too small" not in str(register_all(nn.Sequential(nn.Linear(4, 4)), reflectors=[4, 4]))

@@ -1,4 +1,5 @@
 import copy
+import pickle
 
 import pytest
 import torch
@@ -240,3 +241,46 @@ def test_a_weight_that_is_no_parameter_any_more_is_missed_aloud():
     model(torch.randn(4, 6)).sum().backward()
     with pytest.raises(ValueError, match="build it anew"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("argument", ["max", "tolerance"])
+def test_a_cap_that_is_no_number_is_an_error_that_names_it(argument):
+    for wrong in ("1", None, True, [1.0], 1j, torch.ones(2)):
+        with pytest.raises(TypeError, match=f"{argument}: expected a number, got {type(wrong).__name__}"):
+            SpectralCap(nn.Linear(3, 3), **{"max": 1.0} | {argument: wrong})
+    for wrong in (float("nan"), -1.0, 0):
+        with pytest.raises(ValueError, match=f"{argument}: expected a positive, finite number .* got {wrong}"):
+            SpectralCap(nn.Linear(3, 3), **{"max": 1.0} | {argument: wrong})
+
+
+def test_what_is_no_optimizer_is_refused_and_those_that_are_followed_stay():
+    layer = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), 10.0)
+    cap = SpectralCap(layer, 1.0).attach(optimizer)
+    for wrong in (3, [optimizer], layer):
+        with pytest.raises(
+            TypeError, match=f"optimizers: expected each to be an optimizer, got {type(wrong).__name__}"
+        ):
+            cap.attach(optimizer, wrong)
+    layer(torch.ones(3)).sum().backward()
+    optimizer.step()
+    assert singular_values(layer).max() <= 1.01
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])
+def test_a_copy_of_an_attached_cap_holds_the_copy_of_the_model_once_it_is_attached(again):
+    layer = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), 10.0)
+    cap = SpectralCap(layer, 1.0).attach(optimizer)
+    other, other_cap, other_optimizer = again((layer, cap, optimizer))
+
+    def step(layer, optimizer):
+        layer(torch.ones(3)).sum().backward()
+        optimizer.step()
+        return singular_values(layer).max().item()
+
+    assert step(other, other_optimizer) > 5
+    other_cap.attach(other_optimizer)
+    assert step(other, other_optimizer) <= 1.01
+    other_cap.detach()
+    assert step(layer, optimizer) <= 1.01

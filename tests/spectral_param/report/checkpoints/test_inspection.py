@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from spectral_param import register_svd_parametrization
+from spectral_param import register_svd_parametrization, save_adapter
 from spectral_param.__main__ import main
 from spectral_param.report.checkpoints.inspection import compare_files, inspect_file
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
@@ -174,3 +174,76 @@ def test_a_mistake_ends_the_command_with_what_is_wrong(tmp_path, capsys, monkeyp
     with pytest.raises(SystemExit, match="2"):
         main(["inspect", *words])
     assert message in capsys.readouterr().err
+
+
+def test_a_file_of_an_adapter_on_a_frozen_base_is_said_to_be_one_and_its_reflectors_are_no_weights(tmp_path, capsys):
+    model = nn.Sequential(
+        register_svd_parametrization(nn.Linear(6, 4), base="frozen", reflectors=2, rank=3),
+        register_svd_parametrization(nn.GRUCell(4, 4), "weight_hh", chunks=3, base="frozen", reflectors=2, rank=2),
+    ).requires_grad_(False)
+    save_adapter(model, tmp_path / "adapter.safetensors")
+    rows, passed_over = rows_of(tmp_path / "adapter.safetensors")
+    parts = {f"{name}.{part}" for name in ("0.weight", "1.weight_hh") for part in ("u", "sigma", "v")}
+    assert (rows, set(passed_over)) == ({}, parts)
+    assert all("load_adapter" in reason for reason in passed_over.values())
+    with pytest.raises(SystemExit, match="2"):
+        main(["inspect", str(tmp_path / "adapter.safetensors")])
+    assert "0.weight.u: of an adapter on a frozen base" in capsys.readouterr().err
+
+
+def test_what_is_no_weight_is_named_when_two_files_are_compared_as_well(tmp_path):
+    model = nn.Sequential(nn.Linear(3, 3), register_svd_parametrization(nn.LSTM(3, 3), "weight_hh_l0", chunks=4))
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    rows, passed_over = compare_files(tmp_path / "a.pt", tmp_path / "a.pt")
+    assert [row["weight"] for row in rows] == ["0.weight", "1.weight_ih_l0"]
+    assert list(passed_over) == [f"1.parametrizations.weight_hh_l0.original{i}" for i in range(3)]
+    assert all("plain_state_dict" in reason for reason in passed_over.values())
+
+
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants")  # torch says that it takes a while
+def test_a_tensor_that_has_no_numbers_in_a_row_is_passed_over_by_name(tmp_path):
+    tensors = {
+        "dense": torch.eye(3),
+        "sparse": torch.eye(3).to_sparse(),
+        "meta": torch.eye(3, device="meta"),
+    }
+    torch.save(tensors, tmp_path / "a.pt")
+    rows, passed_over = rows_of(tmp_path / "a.pt")
+    assert list(rows) == ["dense"]
+    assert passed_over == {
+        "sparse": "its layout is sparse_coo; save it with to_dense()",
+        "meta": "it is on the meta device, without numbers",
+    }
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_weight_that_is_not_finite_is_said_to_be_so(tmp_path, capsys, value):
+    experts = torch.randn(2, 12, 10)
+    experts[1, 0, 0] = value
+    path = write_safetensors(tmp_path / "a.safetensors", {"bad": torch.full((3, 2), value), "experts": experts})
+    main(["inspect", str(path), "--page", str(tmp_path / "page.html")])
+    assert [line.split()[4:] for line in capsys.readouterr().out.splitlines()[1:]] == [["not", "finite"]] * 2
+    assert (tmp_path / "page.html").read_text().count("<td>not finite</td>") == 2
+    main(["inspect", str(path), "--json"])
+    assert [row["max"] for row in json.loads(capsys.readouterr().out)["weights"]] == [None, None]
+    main(["inspect", str(path), str(path)])
+    assert capsys.readouterr().out.count("not finite") == 4
+
+
+def test_control_characters_of_names_do_not_reach_the_terminal_or_the_page(tmp_path, capsys):
+    name = "a\x1b[2J\nb\u202e"
+    tensors = {name: torch.eye(2), f"{name}.int": torch.ones(2, 2, dtype=torch.int64)}
+    path = write_safetensors(tmp_path / "a.safetensors", tensors)
+    main(["inspect", str(path), "--page", str(tmp_path / "page.html")])
+    said = capsys.readouterr()
+    safe = r"a\x1b[2J\nb\u202e"
+    assert said.out.splitlines()[1].startswith(f"{safe}  plain")
+    assert f"passed over {safe}.int: its dtype is int64" in said.err
+    assert f"<td>{safe}</td>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"bytes for a\\x1b\[2J\\nb\\u202e\.int, got"):
+        inspect_file(cut)
+    torch.save({name: torch.ones(1).expand(2, 2)}, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=r"expected a\\x1b\[2J\\nb\\u202e with numbers of its own"):
+        inspect_file(tmp_path / "a.pt")

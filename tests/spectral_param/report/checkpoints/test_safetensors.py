@@ -4,6 +4,7 @@ import struct
 import pytest
 import torch
 
+from spectral_param.report.checkpoints.inspection import inspect_file
 from spectral_param.report.checkpoints.stored import stored_tensors
 from tests.spectral_param.report.checkpoints.files import write_safetensors
 
@@ -29,6 +30,27 @@ def test_the_shards_of_an_index_are_one_checkpoint(tmp_path):
     index.write_text("[1]")
     with pytest.raises(ValueError, match="expected an index with a weight_map"):
         stored_tensors(index)
+
+
+def test_what_an_index_names_and_its_shards_do_not_have_is_named(tmp_path):
+    write_safetensors(tmp_path / "a.safetensors", {"a": torch.ones(2, 2)})
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "a.safetensors", "b": "a.safetensors"}}))
+    found = stored_tensors(index)
+    assert {name: stored.unread for name, stored in found.items()} == {"a": "", "b": "not in a.safetensors"}
+    with pytest.raises(ValueError, match=r"expected b in a\.safetensors"):
+        found["b"].load()
+    assert inspect_file(index)[1] == {"b": "not in a.safetensors"}
+
+
+@pytest.mark.parametrize("part", ["model.safetensors.index.json", "other.index.json", "", "a\x1b[2J.safetensors"])
+def test_a_shard_that_is_an_index_or_has_no_proper_name_is_an_error_that_names_it(tmp_path, part):
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": part}}))
+    with pytest.raises(ValueError, match="expected names of files with tensors in its weight_map, got") as caught:
+        stored_tensors(index)
+    assert repr(part) in str(caught.value)
+    assert str(caught.value).isprintable()
 
 
 def header(**entries):
