@@ -108,7 +108,7 @@ def fit(weight: Tensor, m1: int, m2: int) -> Factors:
     else:
         triplets = zip(*(leading_triplets(one, m) for one in given), strict=True)
         left, sigma, right = (torch.stack(parts) if len(parts) > 1 else parts[0][None] for parts in triplets)
-        sigma = sigma.where(sigma > sigma[..., :1] * torch.finfo(torch.float64).eps, 0.0)
+        sigma = sigma.where(sigma >= sigma[..., :1] * torch.finfo(torch.float64).eps, 0.0)  # an infinite one stays
         free = sigma == 0 if (sigma == 0).any() else None
         (u, v), _ = reduced([left, right], lambda i, leads: _signs(leads, None if free is None else free[..., i]))
         found = (u, sigma, v) if m == k else _with_the_rest(in_float64(given), u, sigma, v, m1, m2)
