@@ -125,7 +125,8 @@ def test_the_whole_training_set_is_scored_where_it_is_asked_for(tmp_path):
     assert {"test_mse", "train_mse"} <= result.scores.keys()
     seed_everything(RUN.seed, verbose=False)
     model, data = RUN.make_model(), RUN.make_data(tmp_path)
-    trainer = Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_progress_bar=False, log_every_n_steps=1)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    trainer = Trainer(max_epochs=1, accelerator="cpu", log_every_n_steps=1, default_root_dir=tmp_path, **quiet)
     trainer.fit(model, data)
     inputs, targets = next(iter(data.train_dataloader()))
     assert result.scores["train_mse"] == pytest.approx((model(inputs) - targets).square().mean().item(), rel=1e-4)
