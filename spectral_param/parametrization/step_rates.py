@@ -45,7 +45,7 @@ from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.torch_state.modes import has_numbers
 from spectral_param.torch_state.shards import whole
 
-_LEAST_SIGMA = 0.1  # a weight that starts at zero, as a residual branch may, has no scale yet
+LEAST_SIGMA = 0.1  # a weight that starts at zero, as a residual branch may, has no scale yet
 _LEAST_SLOPE = 1e-3  # as of a σ at the edge of its range
 _LEAST_PARAMETER = 1e-3  # below it Adafactor's steps are those of a parameter of this size
 _SGD_SIGMA = 2.7  # measured, where Note [Rates] has 1: σ makes up for what turns do not reach
@@ -132,7 +132,7 @@ def _scale(parametrization: SVDParametrization) -> _Scale:
     half = torch.as_tensor((sigma_map.high - sigma_map.low) / 2)
     return _Scale(
         width=math.sqrt(math.prod(parametrization.matrices.weight_shape) / parametrization.sigma.numel()),
-        sigma=max(parametrization.size_of_sigma, _LEAST_SIGMA),
+        sigma=max(parametrization.size_of_sigma, LEAST_SIGMA),
         raw=size,
         slope=slope,
         reach=half.clamp(max=_FARTHEST).double().mean().item(),

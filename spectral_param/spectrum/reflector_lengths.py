@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from spectral_param.parametrization.step_rates import LEAST_SIGMA
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.spectrum.schedule_free import averages_itself
@@ -30,7 +31,6 @@ from spectral_param.torch_state.users_line import warn
 LENGTH_BY_SIGMA = "length_by_sigma"
 """What a group says of its reflectors: the Frobenius norm that a weight's have, by the root mean square of its σ."""
 
-_LEAST_SIGMA = 0.1  # as in Note [Rates]
 _LEFT_BEHIND = 0.75  # more than one half, or noise in σ would double and halve them in turn
 
 _told: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -56,8 +56,7 @@ def length_by_sigma(factor: Tensor, parametrization: SVDParametrization) -> floa
     if isinstance(parametrization, TurnedParametrization) or parametrization.raw_sigma is None:
         return None  # the σ that a frozen base is turned with are its own
     _holders[factor] = weakref.ref(parametrization)
-    norm = torch.linalg.vector_norm(whole(factor.detach()).double()).item()
-    return norm / max(parametrization.size_of_sigma, _LEAST_SIGMA)
+    return _norm(factor.detach()).item() / max(_size_of_sigma(parametrization).item(), LEAST_SIGMA)
 
 
 @torch.no_grad()
@@ -87,7 +86,7 @@ def _keep_lengths_(held: list[tuple[Tensor, SVDParametrization]], by_sigma: floa
     first = held[0][0]
     norms = torch.stack([_norm(factor).to(first.device) for factor, _ in held])
     sigma = torch.stack([_size_of_sigma(parametrization).to(first.device) for _, parametrization in held])
-    exponent = torch.log2(by_sigma * sigma.clamp(min=_LEAST_SIGMA) / norms)
+    exponent = torch.log2(by_sigma * sigma.clamp(min=LEAST_SIGMA) / norms)
     is_behind = exponent.isfinite() & (exponent.abs() > _LEFT_BEHIND)
     scales = torch.where(is_behind, exponent.round(), 0.0).exp2()
     for (factor, _), scale in zip(held, scales.unbind(), strict=True):

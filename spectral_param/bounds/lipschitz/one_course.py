@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
+
 _ASKS = {
     *("isinstance", "issubclass", "type", "hasattr", "callable", "__class__", "is_tensor"),
     *("is_fx_tracing", "is_tracing", "is_scripting", "is_compiling", "is_grad_enabled", "is_autocast_enabled"),
@@ -86,6 +88,6 @@ def _catches(code: CodeType) -> bool:
 
 
 def _lots() -> Any:
-    """Where Python's and NumPy's generators are; torch's is looked after by who traces."""
+    """Where the generators of Python, torch and NumPy are."""
     numpy = sys.modules.get("numpy")
-    return random.getstate(), None if numpy is None else repr(numpy.random.get_state())
+    return random.getstate(), torch.get_rng_state().tolist(), None if numpy is None else repr(numpy.random.get_state())

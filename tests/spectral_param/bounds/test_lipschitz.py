@@ -8,18 +8,12 @@ from torchvision.models.resnet import BasicBlock
 from spectral_param import Band, Fixed, register_svd_parametrization
 from spectral_param.bounds import lipschitz_bound
 from spectral_param.nn import Residual, SpectralRNN, SVDLinear
+from tests.spectral_param.bounds.jacobian import jacobian_norm
 
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
-
-
-def jacobian_norm(module: nn.Module, x: Tensor) -> float:
-    """The greatest singular value of the Jacobian of one sample, worked out entry by entry."""
-    module = module.eval().double()
-    jacobian = torch.autograd.functional.jacobian(lambda x: module(x.unsqueeze(0)).flatten(), x.double())
-    return torch.linalg.matrix_norm(jacobian.flatten(1), 2).item()
 
 
 def test_a_stack_of_linear_layers() -> None:

@@ -12,17 +12,12 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from spectral_param import register_all
 from spectral_param.bounds import lipschitz_bound
+from tests.spectral_param.bounds.jacobian import jacobian_norm
 
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
-
-
-def steepness(module: nn.Module, x: Tensor) -> float:
-    module = module.eval().double()
-    jacobian = torch.autograd.functional.jacobian(lambda x: module(x.unsqueeze(0)).flatten(), x.double())
-    return torch.linalg.matrix_norm(jacobian.flatten(1), 2).item()
 
 
 def module_of(forward: object, **layers: nn.Module) -> nn.Module:
@@ -58,7 +53,7 @@ def test_no_forward_of_one_s_own_is_steeper(forward: object, layers: dict[str, n
     before = set(vars(module)), module.training
     bound = lipschitz_bound(module, around=x.unsqueeze(0) if with_example else None).item()
     assert (set(vars(module)), module.training) == before
-    assert steepness(module, x) <= bound * (1 + 1e-9)
+    assert jacobian_norm(module, x) <= bound * (1 + 1e-9)
 
 
 IMAGES = [
@@ -76,7 +71,7 @@ IMAGES = [
 @pytest.mark.parametrize("forward", IMAGES)
 def test_no_forward_on_images_is_steeper(forward: object) -> None:
     module, x = module_of(forward, a=nn.Conv2d(4, 4, 3, padding=1)).double(), torch.randn(4, 6, 6).double()
-    assert steepness(module, x) <= lipschitz_bound(module, around=x.unsqueeze(0)).item() * (1 + 1e-9)
+    assert jacobian_norm(module, x) <= lipschitz_bound(module, around=x.unsqueeze(0)).item() * (1 + 1e-9)
 
 
 def test_a_sum_counts_both_terms() -> None:
@@ -132,7 +127,7 @@ def test_what_works_in_place_on_a_value_of_its_own_is_known() -> None:
         x = torch.randn(4).double()
         for ball in ({}, {"around": x.unsqueeze(0)}):
             bound = lipschitz_bound(module.double(), **ball).item()
-            assert steepness(module, x) <= bound * (1 + 1e-9)
+            assert jacobian_norm(module, x) <= bound * (1 + 1e-9)
 
 
 def test_a_forward_that_keeps_what_it_sees_leaves_the_module_as_it_was() -> None:
@@ -152,7 +147,7 @@ def test_a_term_that_is_repeated_counts_as_often_as_it_is() -> None:
     module = module_of(lambda self, x: x + self.a(x), a=nn.Linear(16, 1, bias=False))
     nn.init.constant_(module.a.weight, 0.25)
     assert lipschitz_bound(module, around=torch.zeros(1, 16)).item() == pytest.approx(5)
-    assert steepness(module, torch.zeros(16)) == pytest.approx(5)
+    assert jacobian_norm(module, torch.zeros(16)) == pytest.approx(5)
 
 
 def test_a_forward_on_the_instance_and_hooks_are_refused() -> None:
@@ -178,7 +173,7 @@ def test_blocks_of_torchvision(block: nn.Module, with_example: bool) -> None:
     x = torch.randn(channels, 5, 5)
     ball = {"around": x.unsqueeze(0)} if with_example else {}
     bound = lipschitz_bound(block, **ball).item()
-    assert steepness(block, x) <= bound
+    assert jacobian_norm(block, x) <= bound
 
 
 def test_a_small_residual_network_registered_or_not() -> None:
@@ -190,7 +185,7 @@ def test_a_small_residual_network_registered_or_not() -> None:
     net(torch.randn(2, 3, 16, 16))
     x = torch.randn(3, 16, 16)
     plain = lipschitz_bound(net).item()
-    assert steepness(net, x) <= plain
+    assert jacobian_norm(net, x) <= plain
     register_all(net.float())
     assert 0.9 * plain <= lipschitz_bound(net).item() <= 1.1 * plain
 
@@ -216,9 +211,9 @@ def test_a_vision_transformer_without_normalisation_in_a_ball() -> None:
         lipschitz_bound(net)
     bounds = [lipschitz_bound(net, around=x.unsqueeze(0), radius=radius).item() for radius in (0.0, 0.01, 0.1)]
     assert bounds == sorted(bounds)
-    assert steepness(net, x) <= bounds[0]
+    assert jacobian_norm(net, x) <= bounds[0]
     step = torch.randn(x.shape)
-    assert steepness(net, x + 0.1 * step / step.norm()) <= bounds[-1]
+    assert jacobian_norm(net, x + 0.1 * step / step.norm()) <= bounds[-1]
 
 
 # ----------------------------------------------------------------------------------- forwards with more than one course
