@@ -120,3 +120,18 @@ def test_zero_is_a_weight_like_another():
     assert not ceiling.hold_(weight)
     assert not ceiling.hold_(weight.fill_(0.1))
     assert ceiling.hold_(weight.fill_(1.0))
+
+
+def test_a_weight_that_moves_far_at_every_step_is_seldom_copied_until_it_stays(monkeypatch):
+    weight = torch.randn(40, 40) / 40
+    ceiling = ceiling_of(weight, 1.0)
+    tried, power = [], ceiling._power
+    monkeypatch.setattr(ceiling, "_power", lambda product: tried.append(None) or power(product))
+    for _ in range(100):
+        assert not ceiling.hold_(weight.copy_(torch.randn(40, 40) / 20))
+    assert len(tried) < 10
+    for _ in range(100):
+        assert not ceiling.hold_(weight.mul_(0.9999))
+    monkeypatch.setattr(ceiling_module, "gram", lambda _: pytest.fail("a Gram matrix"))
+    for _ in range(100):
+        assert not ceiling.hold_(weight.mul_(0.9999))
