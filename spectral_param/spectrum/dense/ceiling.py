@@ -10,7 +10,8 @@ Held is σ_max ≤ edge = cap (1 + tolerance). From the cheap to the dear, and n
 3. Where there is one, a second, at a level between the edge and what a warm power iteration finds, which begins a new
    R. That is worth its time for a weight that stays near R for a while; where it did not, it is not tried again for
    twice as long as the last time.
-4. Where there is none, the cap, which leaves what lies below it where it is.
+4. Where there is none, the cap, which leaves what lies below it where it is: by an eigendecomposition, or on a GPU in
+   matrix products alone (Note [Cap by products]), unless σ is far above or the tolerance too small for these.
 
 Whether the weight is changed rests on the weight alone: none of this has to be saved with a checkpoint.
 """
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from spectral_param.parametrization.blocks import Matrices
 from spectral_param.spectrum.dense.gram import gram, is_below
+from spectral_param.spectrum.dense.products import CLOSEST, FARTHEST, capped_by_products
 from spectral_param.spectrum.dense.projection import capped
 from spectral_param.torch_state.precision import full_precision, wide
 from spectral_param.torch_state.shards import whole, write_
@@ -148,10 +150,10 @@ class Ceiling:
             if not due.any():
                 return changed
             if due.all():
-                stack = capped(stack, product, target)
+                stack = self._capped(stack, product, target)
             else:
                 stack = stack.clone()
-                stack[due] = capped(stack[due], product[due], target)
+                stack[due] = self._capped(stack[due], product[due], target)
             write_(weight, self.matrices.to_weight(stack).to(weight.dtype))
             changed = True
             if 16 * eps * float(size[due].amax().sqrt()) < self.edge - self.cap:  # rounding is no matter
@@ -159,3 +161,14 @@ class Ceiling:
             stack, product = self._read(weight)
             above = ~is_below(product, self.edge)
             target *= 1 - max(self.tolerance, 2 * eps)
+
+    def _capped(self, stack: Tensor, product: Tensor, target: float) -> Tensor:
+        is_close_enough = self.tolerance > 10 * CLOSEST
+        if multiplies_fast(stack.device) and is_close_enough and is_below(product, FARTHEST * target).all():
+            return capped_by_products(stack, product, target)
+        return capped(stack, product, target)
+
+
+def multiplies_fast(device: torch.device) -> bool:
+    """Whether some fifty matrix products take less time there than an eigendecomposition."""
+    return device.type != "cpu"
