@@ -9,7 +9,8 @@ import lightning
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from spectral_param.callbacks.logging import current_step, write
+from spectral_param.callbacks.logging import write
+from spectral_param.callbacks.private import current_step
 from spectral_param.callbacks.publish import publish
 from spectral_param.report import recorder
 from spectral_param.report.history import History

@@ -25,7 +25,7 @@ WITHIN = {  # rooms within a room, from below
     "spectral_param.spectrum": ("dense", ""),
     "spectral_param.report": ("", "checkpoints"),
     "spectral_param.bounds": ("", "lipschitz"),
-    "spectral_param.callbacks": ("through_time", ""),
+    "spectral_param.callbacks": ("private", "through_time", ""),
 }
 
 
