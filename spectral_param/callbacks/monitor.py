@@ -11,8 +11,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from spectral_param.callbacks.histograms import write_histograms
-from spectral_param.callbacks.logging import current_step, write
+from spectral_param.callbacks.logging import write
 from spectral_param.callbacks.patterns import hint_at_rates, warn_unmatched, warn_unpruned, warn_untrained
+from spectral_param.callbacks.private import current_step
 from spectral_param.callbacks.recorder import Recorder
 from spectral_param.callbacks.sharded_sigma import has_flat_shards, trained_singular_values
 from spectral_param.report.history import LOSS

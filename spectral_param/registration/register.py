@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from spectral_param.functional.fitting import Factors
 from spectral_param.parametrization.blocks import has_channels_last, matrices_of
@@ -21,6 +20,7 @@ from spectral_param.registration.injection.install import install, uninstall
 from spectral_param.registration.injection.sole_holder import check_sole_holder
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
 from spectral_param.sigma import SigmaMap, Unconstrained
+from spectral_param.torch_state.private import is_traceable_wrapper_subclass
 from spectral_param.torch_state.quantized import is_quantized
 
 

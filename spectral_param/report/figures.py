@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-from matplotlib import colormaps
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from numpy.typing import ArrayLike
-
+from spectral_param.extras import extra
 from spectral_param.report.panels import (
     Band,
     array,
@@ -28,6 +23,13 @@ from spectral_param.report.panels import (
     running_mean,
     shade,
 )
+
+with extra("plot"):
+    import numpy as np
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from numpy.typing import ArrayLike
 
 Curve = tuple[ArrayLike, ArrayLike]
 

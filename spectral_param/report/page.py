@@ -9,14 +9,15 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from spectral_param.report.album import draw
 from spectral_param.report.run import Run, read_run
 from spectral_param.spectrum.statistics import STATISTICS
 from spectral_param.spectrum.table import in_cell
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FILE_NAME = "spectral_report.html"
 

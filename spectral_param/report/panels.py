@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
-from numpy.typing import ArrayLike, NDArray
+from spectral_param.extras import extra
+
+with extra("plot"):
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike, NDArray
 
 Band = tuple[float, float]
 Floats = NDArray[np.float64]
