@@ -9,7 +9,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 SEED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types bench mutants
+.PHONY: help demo test lint format types docs bench mutants
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -36,6 +36,13 @@ format: $(READY) ## rewrite the code in the project's style
 
 types: $(READY) ## check the types
 	$(BIN)/mypy
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	@touch $@
+
+docs: $(VENV)/.docs ## build the site into docs/_build/html, notebooks and all (under 2 minutes)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 bench: $(READY) ## time against plain layers
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"

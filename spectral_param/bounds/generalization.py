@@ -16,7 +16,7 @@ Note [From perturbations to generalization]
     - d layers with ReLU, inputs ‖x‖ ≤ B, ‖δW_i‖ ≤ ‖W_i‖ / d (Neyshabur, Bhojanapalli, Srebro, "A PAC-Bayesian approach
       to spectrally-normalized margin bounds for neural networks", 2018, their Lemma 2):
       ‖δf‖ ≤ e B Π‖W_i‖ Σ‖δW_i‖/‖W_i‖.
-    - h_t = φ(W h_{t-1} + M x_t), h_0 = 0, f = Y h_T, with |φ(z)| ≤ |z|, slopes up to 1, ‖x_t‖ ≤ B,
+    - h_t = φ(W h_{t-1} + M x_t), h_0 = 0, f = Y h_T, with ``|φ(z)| ≤ |z|``, slopes up to 1, ‖x_t‖ ≤ B,
       ‖δW‖ ≤ max(1, ‖W‖) / T (the paper's Lemma 2; it has ‖W‖ / T, which a small W does not leave room for):
       ‖δf‖ ≤ c B T μ (T ‖Y‖ ‖M‖ ‖δW‖ + ‖Y‖ ‖δM‖ + ‖M‖ ‖δY‖), μ = max(1, ‖W‖)^{T-1}, c = 2e for ‖δY‖ ≤ ‖Y‖.
       Its first line, on the activation, is false as printed: W = M = φ' = 1, T = 10, δW = 0.1 move h_T by 5.9, for

@@ -33,8 +33,8 @@ def unrolled_lipschitz_bounds(rnn: nn.RNN | SpectralRNN, steps: int) -> Unrolled
     One layer with ``w = ‖W‖₂`` and ``m = ‖M‖₂`` has ``w^T`` with respect to h_0, the paper's bound on the gradient that
     comes back to it, and ``m √Σ w^{2(T - t)}`` with respect to x_1 … x_T. In a stack the constants of every step are
     handed down from layer to layer. Norms are Euclidean over all entries of a sample; the slope of leaky_relu counts
-    where it exceeds 1. Where a weight is registered its norm is max|σ|, without a decomposition. Norms are rounded up
-    as in :func:`~spectral_param.bounds.lipschitz_bound`.
+    where it exceeds 1. Where a weight is registered its norm is ``max |σ|``, without a decomposition. Norms are rounded
+    up as in :func:`~spectral_param.bounds.lipschitz_bound`.
 
     Args:
         rnn: ``nn.RNN``, in one direction, or :class:`~spectral_param.nn.SpectralRNN`; as in evaluation.

@@ -19,7 +19,7 @@ from spectral_param.spectrum.patterns import as_patterns, parametrized_weights
 
 
 class SpectralPenalty(Callback):
-    """Adds the gradient of ``weight``·Σ(|σ| - center)² before each optimizer step, as if it were part of the loss.
+    """Adds the gradient of ``weight · Σ(|σ| - center)²`` before each optimizer step, as if it were part of the loss.
 
     It is added once a step, after gradients are unscaled, averaged over ranks and accumulated, and before they are
     clipped. The loss that ``training_step`` returns stays as it is; the penalty is logged as ``spectral_penalty`` every

@@ -19,6 +19,7 @@ from spectral_param.sigma import Band
 from spectral_param.spectrum.patterns import as_patterns, parametrized_weights
 
 Schedule = Mapping[int, float] | Callable[[int], float]
+"""Numbers by epoch or step, or a function of it."""
 
 
 class BandSchedule(Callback):

@@ -43,9 +43,9 @@ class SpectralRNN(nn.Module):
             :func:`spectral_param.registration.injection.matrix_free.thin_factors`. The same to rounding.
 
     Attributes:
-        weight_ih_l0, weight_ih_l1, …: M, (hidden_size, input_size of the layer).
-        weight_hh_l0, …: W, (hidden_size, hidden_size), computed from its factors.
-        bias_l0, …: b, (hidden_size,).
+        weight_ih_l[k]: M of layer k, (hidden_size, input_size of the layer).
+        weight_hh_l[k]: W of layer k, (hidden_size, hidden_size), computed from its factors.
+        bias_l[k]: b of layer k, (hidden_size,).
         initial_state: (num_layers, hidden_size), with ``learn_initial_state``.
 
     Raises:

@@ -125,7 +125,7 @@ class _SVDConv(ConvNd):
         return input if is_batch else input.squeeze(0)
 
     def log_abs_det(self, *sides: int) -> Tensor:
-        """Log |det| of the operator on an image: the number of its places times Σ log|σ|; differentiable.
+        """``log |det|`` of the operator on an image, the number of its places times ``Σ log |σ|``; differentiable.
 
         Args:
             sides: of the input image, such as height and width.
@@ -177,8 +177,8 @@ class SVDConv2d(_SVDConv, nn.Conv2d):
 
     The kernel is composed in each forward, a matrix ``U diag(σ) Vᵀ`` of the channels between reflectors that shift, and
     applied by ``nn.Conv2d``; the operator is never built. With circular padding its singular values are those σ, each
-    as often as there are pixels, for images of any size. With zero padding none is above max|σ|, and nothing holds from
-    below: an image loses what is moved beyond its edges.
+    as often as there are pixels, for images of any size. With zero padding none is above ``max |σ|``, and nothing
+    holds from below: an image loses what is moved beyond its edges.
 
     Everything that reads or edits registered weights takes its ``weight``, for which σ are those of the operator; the
     kernel itself cannot be assigned, since few have known σ. ``remove_svd_parametrization`` leaves a plain kernel.

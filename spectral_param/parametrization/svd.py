@@ -228,7 +228,7 @@ class SVDParametrization(nn.Module):
 
     @property
     def factors(self) -> tuple[Tensor, ...]:
-        """The trained tensors as they stand: packed U, raw σ, packed V, of which some may be missing."""
+        """The trained tensors as they stand, packed U, raw σ, packed V, of which some may be missing."""
         [held] = self._held_in
         own: Any = held._parameters  # a lookup, where an attribute of a module is a search
         names = _ORIGINALS[held.ntensors]
@@ -270,7 +270,7 @@ class SVDParametrization(nn.Module):
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
-        """Of the raw numbers of σ: (k,), or (chunks, k)."""
+        """Shape of the raw numbers of σ, (k,) or (chunks, k)."""
         return *self.layout.lead, min(self.shape)
 
     def sigma_of(self, raw: Tensor) -> Tensor:
@@ -280,7 +280,7 @@ class SVDParametrization(nn.Module):
 
     @property
     def sigma(self) -> Tensor:
-        """σ with its sign, differentiable: (k,), or (chunks, k). On shards a collective read, so one for all ranks."""
+        """σ with its sign, differentiable, (k,) or (chunks, k). On shards a collective read, so one for all ranks."""
         return self.svd[1]
 
     @property
@@ -295,13 +295,13 @@ class SVDParametrization(nn.Module):
 
     @property
     def u(self) -> Tensor | None:
-        """Reflectors of U, differentiable: (p, m₁), or (chunks, p, m₁); ``None`` without any."""
+        """Reflectors of U, differentiable, (p, m₁) or (chunks, p, m₁); ``None`` without any."""
         u = self.svd[0]
         return u.reflectors() if u.m else None
 
     @property
     def v(self) -> Tensor | None:
-        """Reflectors of V, differentiable: (q, m₂), or (chunks, q, m₂); ``None`` without any."""
+        """Reflectors of V, differentiable, (q, m₂) or (chunks, q, m₂); ``None`` without any."""
         v = self.svd[2]
         return v.reflectors() if v.m else None
 
@@ -309,7 +309,7 @@ class SVDParametrization(nn.Module):
 
     @torch.no_grad()
     def clip_(self, low: float, high: float) -> None:
-        """Moves every singular value |σ| into [low, high], in place; the others keep their bits.
+        """Moves every singular value ``|σ|`` into [low, high], in place; the others keep their bits.
 
         σ keeps its sign unless the map reaches [low, high] with the other alone.
 

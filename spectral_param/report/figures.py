@@ -32,6 +32,7 @@ with extra("plot"):
     from numpy.typing import ArrayLike
 
 Curve = tuple[ArrayLike, ArrayLike]
+"""Steps, and what was read at them."""
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#555555", "#F0E442")
 LINES = ("-", "--", "-.", ":")
@@ -200,7 +201,7 @@ def sigma_lines_figure(runs: Mapping[str, Curve], bands: Mapping[str, Band] | No
 
 
 def margin_heatmap_figure(runs: Mapping[str, tuple[ArrayLike, Mapping[str, ArrayLike]]]) -> Figure:
-    """Spectral margin max|σ - 1| by weight and step on a log scale, a panel for each run: which layer runs away.
+    """Spectral margin ``max |σ - 1|`` by weight and step on a log scale, a panel for each run: which layer runs away.
 
     Args:
         runs: (steps (n,), margins (n,) by name of the weight) by title.

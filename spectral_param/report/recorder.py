@@ -44,7 +44,7 @@ class SpectralRecorder:
     Raises:
         TypeError: if patterns are no strings.
         ValueError: for an unknown statistic, a bad interval, an image of no convolution, or if there is nothing to
-        watch.
+            watch.
 
     Example:
         >>> import torch

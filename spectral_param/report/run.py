@@ -32,7 +32,7 @@ class Run:
     Attributes:
         name: of the run.
         sigma: (steps (n,), σ (n, k)) by weight.
-        margins: (steps, max|σ - 1|) by weight.
+        margins: (steps, ``max |σ - 1|``) by weight.
         weights: what each weight is and its last statistics, by weight.
         gradients: (steps, times (m,), ‖∂L/∂h⁽ᵗ⁾‖ (n, m)) by recurrent layer and state.
         norms: (steps, gradient norm) by weight or module.

@@ -74,7 +74,7 @@ class SigmaMap(nn.Module):
 
     @property
     def identity(self) -> str:
-        """The formula by name, and its numbers: by what raw numbers are read. Levels that are tensors are saved beside.
+        """The formula by name, and its numbers, by which raw numbers are read; levels in tensors are saved beside.
 
         Example:
             >>> from spectral_param import Bounded

@@ -32,7 +32,7 @@ class SVD(NamedTuple):
 def svd(module: nn.Module, tensor_name: str = "weight") -> SVD:
     """The singular value decomposition of a weight, in the form of ``torch.linalg.svd(W, full_matrices=False)``.
 
-    For a registered weight the columns of U and V are put in the order of |σ|, and the sign of σ goes into U; no
+    For a registered weight the columns of U and V are put in the order of ``|σ|``, and the sign of σ goes into U; no
     decomposition is computed, and gradients are finite where singular values are equal.
 
     Args:

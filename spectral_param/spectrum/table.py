@@ -58,8 +58,8 @@ def spectral_table(
 
     Returns:
         For each weight ``weight`` (its qualified name), ``blocks``, ``shape`` (p, q) of a block, ``reflectors``
-        (m₁, m₂), ``sigma`` (the map), ``min`` and ``max`` of |σ|, ``margin`` max||σ| - center|, and ``trained``, how
-        many numbers of it require a gradient. With ``dense`` also ``effective_rank``, ``stable_rank``,
+        (m₁, m₂), ``sigma`` (the map), ``min`` and ``max`` of ``|σ|``, ``margin`` (``max ||σ| - center|``), and
+        ``trained``, how many numbers of it require a gradient. With ``dense`` also ``effective_rank``, ``stable_rank``,
         ``tail_exponent`` and ``tail_error``, as :func:`~spectral_param.callbacks.spectral_statistics` and
         :func:`~spectral_param.callbacks.shape_statistics` say; plain weights have no reflectors, and the map
         ``"plain"``. With ``operator`` also ``operator``, the image, behind ``≤`` where upper bounds are read

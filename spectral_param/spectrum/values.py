@@ -16,8 +16,8 @@ def singular_values(
 ) -> Tensor:
     """Singular values of a weight, largest first.
 
-    For a registered weight they are |σ|, without a decomposition; otherwise :func:`torch.linalg.svdvals` of the weight
-    read as :func:`~spectral_param.register_svd_parametrization` reads it.
+    For a registered weight they are ``|σ|``, without a decomposition; otherwise :func:`torch.linalg.svdvals` of the
+    weight read as :func:`~spectral_param.register_svd_parametrization` reads it.
 
     With ``operator`` they are those of a convolution, as its kernel, strides and padding make it, as a map of images
     of that size, of which the kernel's as a matrix say little. Images on a circle (``padding_mode="circular"`` to the
@@ -37,8 +37,7 @@ def singular_values(
 
     Raises:
         ValueError: if there is no such weight, or it is no matrix; with ``operator`` if the module is no convolution,
-        the
-            image does not suit it, or is too large to be written out where it has to be.
+            the image does not suit it, or is too large to be written out where it has to be.
 
     Example:
         >>> import torch
@@ -85,7 +84,7 @@ def spectral_norm(
 
 
 def spectral_margin(module: nn.Module, tensor_name: str = "weight", center: float = 1.0) -> Tensor:
-    """Largest distance of a singular value from ``center``: max |σ - 1| in the paper's Figure 4. Over all blocks.
+    """Largest distance of a singular value from ``center``: ``max |σ - 1|`` in the paper's Figure 4. Over all blocks.
 
     Args and errors as for :func:`singular_values`.
 
@@ -126,7 +125,7 @@ def condition_number(module: nn.Module, tensor_name: str = "weight") -> Tensor:
 
 
 def log_abs_det(module: nn.Module, tensor_name: str = "weight") -> Tensor:
-    """Log |det W| = Σ log|σ| of a square weight: what a linear layer adds to the log-density of a flow.
+    """``log |det W| = Σ log |σ|`` of a square weight: what a linear layer adds to the log-density of a flow.
 
     Args:
         module: the module that owns the weight.

@@ -27,7 +27,7 @@ def lipschitz_bound(module: nn.Module, *, around: Tensor | None = None, radius: 
 
     Norms are Euclidean, over all entries of a sample; f is the network in evaluation, whatever its mode. A stack has
     the product of its layers' constants, a block x + f(x) has 1 + L(f). Where a weight is registered its norm is
-    max|σ|, without a decomposition.
+    ``max |σ|``, without a decomposition.
 
     A certificate must not be false, so a bound is given only where the ``forward`` that would run is one that is known:
     not for a class derived from a known one that has its own, for one put on the instance, or where hooks listen. Other
@@ -59,9 +59,8 @@ def lipschitz_bound(module: nn.Module, *, around: Tensor | None = None, radius: 
     Raises:
         TypeError: if no bound is known for a module in it, or for what a call of it does; if ``around`` is no tensor.
         ValueError: if there is none as a module is set up (batch normalisation without running statistics, an
-        activation that
-            jumps, or is steeper without end), or ``around`` or ``radius`` is needed for one; if ``radius`` is
-            negative, or given without ``around``.
+            activation that jumps, or is steeper without end), or ``around`` or ``radius`` is needed for one; if
+            ``radius`` is negative, or given without ``around``.
 
     Example:
         >>> import torch

@@ -15,10 +15,11 @@ room for complex numbers. Both are taken off the diagonal beforehand; up to 512 
 Note [Between frequencies]
 ~~~~~~~~~~~~~~~~~~~~~~~~~~
 The norm of H(ω), over real ω, may be larger between M frequencies than at them. Let S be its supremum along one side,
-at ω*, with S = Re v* H(ω*) u for unit u, v. In g(ω) = Re v* H(ω) D(ω) u let D, diagonal and unitary, with D(ω*) = I,
-shift the columns of each phase so that their exponents lie from -r to r, 2r being the most turns between two taps of
-one phase: g is real, of exponential type r, and |g| ≤ S = g(ω*). By a lemma of Duffin and Schaeffer
-g(ω) ≥ S cos(r (ω - ω*)) where |ω - ω*| ≤ π / r. One of M frequencies is within π / M of ω*, and so, for M > 2 r,
+at ω*, with ``S = Re v* H(ω*) u`` for unit u, v. In ``g(ω) = Re v* H(ω) D(ω) u`` let D, diagonal and unitary, with
+``D(ω*) = I``, shift the columns of each phase so that their exponents lie from -r to r, 2r being the most turns between
+two taps of one phase: g is real, of exponential type r, and ``|g| ≤ S = g(ω*)``. By a lemma of Duffin and Schaeffer
+``g(ω) ≥ S cos(r (ω - ω*))`` where ``|ω - ω*| ≤ π / r``. One of M frequencies is within π / M of ω*, and so, for
+M > 2 r,
 
     S ≤ max_f ‖H(2π f / M)‖ / cos(π r / M),
 
