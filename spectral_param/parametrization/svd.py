@@ -358,7 +358,7 @@ class SVDParametrization(nn.Module):
         if raw.dtype.itemsize < 4:
             raw = raw.float()
             if way not in (Way.FROZEN, Way.FROZEN_REFLECTORS):
-                u, v = u._replace(packed=u.packed.float()), v._replace(packed=v.packed.float())
+                u, v = (ReflectorProduct(each.packed.float(), each.n, each.m) for each in (u, v))
         return u, self.sigma_map(raw), v
 
     def _pack(self, factors: fitting.Factors, like: Tensor) -> list[Tensor]:

@@ -157,7 +157,7 @@ def foreign_property(tensor_name: str) -> property:
 
 def _read_plain(module: Any, tensor_name: str) -> Any:
     """The attribute as a class without the property would have it: a sibling of the module had that parametrized."""
-    own = vars(module)
+    own = module.__dict__  # which older compilers know better than vars
     return own[tensor_name] if tensor_name in own else module.__getattr__(tensor_name)
 
 
