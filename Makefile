@@ -42,7 +42,7 @@ $(VENV)/.docs: $(READY)
 	@touch $@
 
 docs: $(VENV)/.docs ## build the site into docs/_build/html, notebooks and all (under 2 minutes)
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 
 bench: $(READY) ## time against plain layers
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"

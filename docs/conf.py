@@ -33,6 +33,7 @@ exclude_patterns = ["_build"]
 nitpicky = True  # a name that leads nowhere is an error
 
 # ----------------------------------------------------------------------------------------- docstrings, as they stand
+autodoc_default_options = {"show-inheritance": True}
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autosummary_generate = False
@@ -41,6 +42,7 @@ napoleon_attr_annotations = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 python_maximum_signature_line_length = 88
+toc_object_entries_show_parents = "hide"
 
 # ----------------------------------------------------------------------------------------------------- pages, notebooks
 myst_enable_extensions = ["colon_fence", "dollarmath", "amsmath"]

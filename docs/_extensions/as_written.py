@@ -6,6 +6,7 @@ A short name in them is looked for among all objects that have a page.
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 from docutils import nodes
@@ -13,6 +14,9 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.inspect import stringify_signature
+
+OURS = ("spectral_param", "lightning_modules", "datamodules")
+DOORS = (*OURS, "spectral_param.nn")
 
 
 def _signature(app: Sphinx, what: str, name: str, obj: Any, *given: Any) -> tuple[str, str] | None:
@@ -32,6 +36,17 @@ def _signature(app: Sphinx, what: str, name: str, obj: Any, *given: Any) -> tupl
     return stringify_signature(shown, unqualified_typehints=True), returned if returns else ""
 
 
+def _bases(app: Sphinx, name: str, obj: Any, options: Any, bases: list[type]) -> None:
+    """In the place of a base that only the source knows, the first of its own that others know."""
+    for i, base in enumerate(bases):
+        if isinstance(base, type):  # and not NamedTuple, or a list of something
+            bases[i] = next(cls for cls in base.__mro__ if cls.__module__.split(".")[0] not in OURS or _is_public(cls))
+
+
+def _is_public(cls: type) -> bool:
+    return any(getattr(sys.modules[door], cls.__name__, None) is cls for door in DOORS if door in sys.modules)
+
+
 def _link(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement) -> Any:
     if node["refdomain"] != "py" or "." in node["reftarget"]:
         return None
@@ -48,5 +63,6 @@ def _link(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes
 def setup(app: Sphinx) -> dict[str, bool]:
     """Comes before the table of names that are elsewhere."""
     app.connect("autodoc-process-signature", _signature)
+    app.connect("autodoc-process-bases", _bases)
     app.connect("missing-reference", _link, priority=400)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -6,6 +6,7 @@ the longest prefix that has one. ``{name}`` in an address is the name itself.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -15,6 +16,7 @@ from sphinx.environment import BuildEnvironment
 
 FULL_NAMES = {
     "Tensor": "torch.Tensor",
+    "SpectralTable": "list",
     "PackedSequence": "torch.nn.utils.rnn.PackedSequence",
     "ParametrizationList": "torch.nn.utils.parametrize.ParametrizationList",
     "Generator": "torch.Generator",
@@ -27,6 +29,11 @@ FULL_NAMES = {
     "Iterator": "collections.abc.Iterator",
     "Mapping": "collections.abc.Mapping",
     "Sequence": "collections.abc.Sequence",
+    "nn.RNNCellBase": "torch.nn.modules.rnn.RNNCellBase",
+    "lightning.pytorch.callbacks.callback.Callback": "lightning.pytorch.callbacks.Callback",
+    "lightning.pytorch.callbacks.progress.rich_progress.RichProgressBar": "lightning.pytorch.callbacks.RichProgressBar",
+    "lightning.pytorch.core.module.LightningModule": "lightning.pytorch.LightningModule",
+    "lightning.pytorch.core.datamodule.LightningDataModule": "lightning.pytorch.LightningDataModule",
     "Array": "numpy.ndarray",
     "ArrayLike": "numpy.typing.ArrayLike",
     "Figure": "matplotlib.figure.Figure",
@@ -41,6 +48,7 @@ PAGES = {
     "torch.Tensor": _TORCH + "tensors.html#{name}",
     "torch.device": _TORCH + "tensor_attributes.html#{name}",
     "torch.dtype": _TORCH + "tensor_attributes.html#{name}",
+    "torch.export": _TORCH + "export.html",
     "torch.func": _TORCH + "func.html",
     "torch.optim.Optimizer": _TORCH + "optim.html#{name}",
     "torch.utils.data": _TORCH + "data.html#{name}",
@@ -55,6 +63,7 @@ PAGES = {
     "transformers": "https://huggingface.co/docs/transformers/main_classes/callback#{name}",
     "collections.abc": _PYTHON + "collections.abc.html#{name}",
     "collections.OrderedDict": _PYTHON + "collections.html#{name}",
+    "enum": _PYTHON + "enum.html#{name}",
     "os.PathLike": _PYTHON + "os.html#{name}",
     "pathlib": _PYTHON + "pathlib.html#{name}",
     "typing": _PYTHON + "typing.html#{name}",
@@ -68,7 +77,7 @@ PAGES |= dict.fromkeys(_EXCEPTIONS, _PYTHON + "exceptions.html#{name}")
 
 def address(name: str) -> str | None:
     """Where a name is explained, or ``None``."""
-    name = FULL_NAMES.get(name, f"torch.{name}" if name.startswith("nn.") else name)
+    name = FULL_NAMES.get(name, re.sub(r"^nn\.|^torch\.nn\.modules\.(?!rnn\.RNNCellBase)\w+\.", "torch.nn.", name))
     prefix = name
     while prefix and prefix not in PAGES:
         prefix = prefix.rpartition(".")[0]

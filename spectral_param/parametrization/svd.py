@@ -193,7 +193,7 @@ class SVDParametrization(nn.Module):
         return sigma, *low_rank_factors(u, sigma, v)
 
     def right_inverse(self, weight: Tensor) -> list[Tensor]:
-        """Finds the trained tensors for a weight: see :func:`spectral_param.functional.fitting.fit`.
+        """Finds the trained tensors for a weight: see ``fit`` in :mod:`spectral_param.functional.fitting`.
 
         Warns:
             UserWarning: if too few reflectors or the range of the σ map keep W from being met.

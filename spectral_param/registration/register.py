@@ -37,7 +37,7 @@ def register_svd_parametrization(
     base: str | None = None,
     rank: int | None = None,
 ) -> nn.Module:
-    r"""Keeps a weight as ``W = U diag(σ) Vᵀ``, U and V products of Householder reflectors (Eqs. 7 and 8 of the paper).
+    r"""Keeps a weight as ``W = U diag(σ) Vᵀ``, U and V products of Householder reflectors: Equations 7 and 8.
 
     The module is changed in place. Its weight is computed from the trained tensors where it is read, by torch's
     layers once a forward, and may still be assigned to. What is trained is

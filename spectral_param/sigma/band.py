@@ -10,7 +10,7 @@ from spectral_param.sigma.sigmoid import SigmoidMap
 
 
 class Band(SigmoidMap):
-    """Holds σ within ``radius`` of ``center``: σ = 2 r (sigmoid(raw) - ½) + center (Eq. 4 of the paper).
+    """Holds σ within ``radius`` of ``center``: σ = 2 r (sigmoid(raw) - ½) + center, the paper's Equation 4.
 
     - Range: [center - radius, center + radius]; the edges are met by rounding alone.
     - Inverse: raw = logit((σ - center) / (2 r) + ½).
