@@ -34,7 +34,7 @@ from spectral_param.spectrum.values import (
     spectral_norm,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "SVD",

@@ -5,12 +5,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import spectral_param
 from tests.bare import bare_environment
 
 ROOT = Path(__file__).parents[1]
@@ -37,25 +39,56 @@ torch.save(plain_state_dict(model), "plain.pt")
 """
 
 
+SHIPPED = {".py", ".typed", ".cpp", ".h"}
+BESIDE = {"pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"}
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, since a build leaves files behind that the next one would take in."""
-    folder = tmp_path_factory.mktemp("wheel")
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, folder / name)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with an sdist and the wheel made of it; from a copy, since the next build takes in what one leaves."""
+    folder = tmp_path_factory.mktemp("built")
+    for name in (*PACKAGES, "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in BESIDE:
         shutil.copy(ROOT / name, folder)
-    subprocess.run([sys.executable, "-m", "build", "--wheel"], cwd=folder, check=True, capture_output=True)
-    [built] = folder.glob("dist/spectral_param-*.whl")
-    return built
+    subprocess.run([sys.executable, "-m", "build"], cwd=folder, check=True, capture_output=True)
+    return folder / "dist"
 
 
-def test_wheel_holds_every_module_and_nothing_else(wheel):
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    return next(dist.glob(f"spectral_param-{spectral_param.__version__}-py3-none-any.whl"))
+
+
+def sources() -> set[str]:
+    files = (path for package in PACKAGES for path in (ROOT / package).rglob("*"))
+    return {str(path.relative_to(ROOT)) for path in files if path.suffix in SHIPPED}
+
+
+def test_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    sources = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    assert sources <= names
-    assert "spectral_param/py.typed" in names
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
+    assert {name for name in names if ".dist-info/" not in name} == sources()
+
+
+def test_sdist_holds_the_packages_and_what_tells_of_them(dist):
+    [built] = dist.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    made = {name for name in names if name in ("PKG-INFO", "setup.cfg") or ".egg-info/" in name}
+    assert names - made == sources() | BESIDE
+
+
+def test_an_index_takes_what_is_built(dist):
+    pytest.importorskip("twine", reason="needs the extra [dev]")
+    command = [sys.executable, "-m", "twine", "check", "--strict", *dist.iterdir()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_versions_agree():
+    released = re.findall(r"^## (\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert released[0] == spectral_param.__version__
+    assert f"\nversion: {spectral_param.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:

@@ -12,11 +12,13 @@ def needs(package: str, least: str, what: str) -> pytest.MarkDecorator:
 
 
 a_precision_each = needs("torch", "2.9", "a precision of products for each backend")
-hooks_seen_by_compilers = needs("torch", "2.11", "compiled code that looks for hooks that were added since")
+hooks_seen_by_compilers = needs("torch", "2.14", "compiled code that looks for hooks that were added since")
 sharding_on_the_cpu = needs("torch", "2.10", "sharding on the CPU that trains as one process does")
-full_state_of_fsdp1 = needs("torch", "2.11", "a state dict of FSDP1 on the CPU that does not end the process")
+full_state_of_fsdp1 = needs("torch", "2.14", "a state dict of FSDP1 on the CPU that does not end the process")
 muon = needs("torch", "2.9", "Muon")
+experts_in_one_tensor = needs("transformers", "5.0", "experts of Mixtral in one tensor")
 writable_dlpack = needs("numpy", "2.1", "arrays by DLPack that can be written to")
+configured_bars = needs("lightning", "2.6", "a rich progress bar that a configuration can name")
 averaging_steps = needs("lightning", "2.6", "EMAWeightAveraging")
 
-COMPILES_TO_THE_BIT = Version(version("torch")) >= Version("2.11")
+COMPILES_TO_THE_BIT = Version(version("torch")) >= Version("2.14")

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from spectral_param.functional.by_hand import ByHand, operator
 from spectral_param.functional.householder import first_columns, reflect
 from spectral_param.functional.reflectors import pack, unpack
+from spectral_param.torch_state.private import with_zeros
 
 _SIGN = 1e-4  # of the reflector before: up to there a single entry is zero
 
@@ -156,7 +157,7 @@ def svd_product(x: Tensor, u: ReflectorProduct, sigma: Tensor, v: ReflectorProdu
     columns = (x if plainly or torch.compiler.is_compiling() else _RowGradient.apply(x)).mT
     scaled = sigma.unsqueeze(-1) * v.apply(columns, transpose=True, plainly=plainly)[..., :k, :]  # (…, k, N)
     if p > k:
-        scaled = pad(scaled, (0, 0, 0, p - k))
+        scaled = with_zeros(scaled, p - k, -2)
     return u.apply(scaled, plainly=plainly).mT
 
 

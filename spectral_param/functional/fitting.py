@@ -13,11 +13,11 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from spectral_param.functional.householder import compact_wy, householder_apply
 from spectral_param.functional.leading import in_float64, leading_triplets
 from spectral_param.functional.reduction import reduced
+from spectral_param.torch_state.private import with_zeros
 
 Factors = tuple[Tensor, Tensor, Tensor]
 """Reflectors of U (p, m₁), σ (k,), reflectors of V (q, m₂)."""
@@ -166,7 +166,7 @@ def _turn_towards(rest: Tensor, count: int) -> Tensor:
 
 def _append(reflectors: Tensor, more: Tensor) -> Tensor:
     """Puts reflectors of the trailing coordinates behind those of all."""
-    return torch.cat([reflectors, pad(more, (0, 0, reflectors.shape[-2] - more.shape[-2], 0))], -1)
+    return torch.cat([reflectors, with_zeros(more, reflectors.shape[-2] - more.shape[-2], -2, first=True)], -1)
 
 
 def _level_of_orthogonal(w: Tensor, dtype: torch.dtype) -> Tensor | None:
@@ -189,5 +189,5 @@ def _fit_orthogonal(w: Tensor, level: Tensor, m1: int, m2: int) -> Factors:
     w = w / level[:, None, None]
     u = householder_from_orthogonal(w[..., :m1])
     rest = householder_apply(u, w, transpose=True)[..., m1:, m1:]
-    v = pad(householder_from_orthogonal(rest.mT), (0, 0, m1, 0))
+    v = with_zeros(householder_from_orthogonal(rest.mT), m1, -2, first=True)
     return u, level[:, None].expand(-1, m1 + m2), v

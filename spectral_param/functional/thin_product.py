@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from spectral_param.functional.by_hand import ByHand, operator
+from spectral_param.torch_state.private import with_zeros
 
 
 def thin_product(
@@ -49,7 +49,7 @@ def _scaled(x: Tensor, sigma: Tensor, width: int) -> Tensor:
     """σ x in the first k of ``width`` columns, the others zero; a tensor of its own."""
     k = sigma.shape[-1]
     scaled = x[..., :k] * (sigma if sigma.dim() == 1 else sigma.unsqueeze(-2))
-    return pad(scaled, (0, width - k)) if width > k else scaled
+    return with_zeros(scaled, width - k, -1) if width > k else scaled
 
 
 def _plain(x: Tensor, sigma: Tensor, left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:

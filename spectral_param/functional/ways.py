@@ -24,7 +24,6 @@ from enum import Enum, auto
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.nn.functional import pad
 
 from spectral_param.functional import native
 from spectral_param.functional.factorization import ReflectorProduct, svd_product, svd_weight
@@ -34,6 +33,7 @@ from spectral_param.functional.native import library
 from spectral_param.functional.thin_product import thin_product
 from spectral_param.sizes import Sizes
 from spectral_param.torch_state.modes import under_dispatch_mode
+from spectral_param.torch_state.private import with_zeros
 
 
 class Way(Enum):
@@ -257,7 +257,7 @@ def apply(
         y = ((x @ kept[1].columns(v, k)) * sigma.unsqueeze(-2)) @ kept[0].columns(u, k).mT
     elif way is Way.FROZEN_REFLECTORS:
         scaled = kept[1].rotate(x, v)[..., : sigma.shape[-1]] * sigma.unsqueeze(-2)
-        y = kept[0].rotate(pad(scaled, (0, u.n - sigma.shape[-1])), u, transpose=True)
+        y = kept[0].rotate(with_zeros(scaled, u.n - sigma.shape[-1], -1), u, transpose=True)
     else:
         y = svd_product(x, u, sigma, v, plainly=way.is_plain)
     return y if bias is None else y + bias

@@ -46,6 +46,7 @@ __all__ = [
     "unsafe_view",
     "weight_cache",
     "widen_under_autocast",
+    "with_zeros",
 ]
 
 _C: Any = torch._C
@@ -132,3 +133,18 @@ def widen_under_autocast(operator: str, library: torch.library.Library) -> None:
     for device in ("cpu", "cuda", "mps", "xpu"):
         with suppress(ValueError):  # older versions take it for the CPU and CUDA alone
             torch.library.register_autocast(operator, device, torch.float32, lib=library)
+
+
+def with_zeros(x: Tensor, more: int, dim: int, *, first: bool = False) -> Tensor:
+    """A tensor and zeros after it, or first, along a dimension; also of what is empty, which older ``pad`` refuses.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.torch_state.private import with_zeros
+        >>> with_zeros(torch.ones(2, 0), 1, -2).shape
+        torch.Size([3, 0])
+    """
+    shape = list(x.shape)
+    shape[dim] = more
+    zeros = x.new_zeros(shape)
+    return torch.cat((zeros, x) if first else (x, zeros), dim)

@@ -16,6 +16,7 @@ from spectral_param import (
     together,
     without_adapter,
 )
+from tests.versions import experts_in_one_tensor
 
 transformers = pytest.importorskip("transformers", reason="needs the extra [huggingface]")
 pytest.importorskip("accelerate", reason="needs the extra [huggingface]")
@@ -104,6 +105,7 @@ def test_it_starts_where_it_was_is_trained_and_comes_back_from_files(name, tmp_p
     torch.testing.assert_close(logits(model, batch), after, atol=1e-5, rtol=1e-5)
 
 
+@experts_in_one_tensor
 def test_each_expert_has_a_spectrum_of_its_own():
     model = model_of("mixtral")
     register_all(model, **FROZEN)
@@ -111,6 +113,7 @@ def test_each_expert_has_a_spectrum_of_its_own():
     assert singular_values(experts, "gate_up_proj").shape == (4, 32)
 
 
+@experts_in_one_tensor
 @pytest.mark.parametrize("implementation", ["eager", "grouped_mm"])
 def test_the_weights_of_experts_are_built_once_a_forward(implementation):
     model, batch = model_of("mixtral"), batch_for("mixtral")

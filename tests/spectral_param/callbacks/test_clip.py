@@ -408,6 +408,7 @@ def test_16_mixed_skips_the_clip_with_the_step(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo at self.log
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin")  # an older one, at a list
 def test_compiled_model(tmp_path):
     witness = Witness()
     model = torch.compile(Regression(), backend="aot_eager")

@@ -5,6 +5,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.cli import LightningArgumentParser
 
 import spectral_param.callbacks as callbacks
+from tests.versions import configured_bars
 
 CASES = [
     ("SpectralMonitor", {"dense": ["head.*"], "every_n_steps": 10, "prog_bar": True, "statistics": ["sigma_max"]}),
@@ -14,7 +15,7 @@ CASES = [
     ("BandSchedule", {"radius": {0: 0.01, 100: 0.1}, "interval": "epoch"}),
     ("GradientNormMonitor", {"times": [0, -1], "layers": "encoder.0"}),
     ("GradientNormMonitor", {"times": 32}),
-    ("SpectralProgressBar", {"every_n_steps": 5, "leave": True}),
+    pytest.param("SpectralProgressBar", {"every_n_steps": 5, "leave": True}, marks=configured_bars),
 ]
 
 

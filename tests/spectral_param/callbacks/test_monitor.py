@@ -289,6 +289,7 @@ def test_a_run_that_is_lost_goes_on_with_the_histograms_that_there_are(tmp_path,
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo at self.log
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin")  # an older one, at a list
 def test_compiled_model(tmp_path):
     model = Regression()
     monitor = Truth(every_n_steps=2)

@@ -19,6 +19,7 @@ from spectral_param import (
 from spectral_param.callbacks import SpectralClip, SpectralMonitor
 from spectral_param.nn import MaxMin, SVDConv2d
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
+from tests.versions import sharding_on_the_cpu
 
 
 class Images(Regression):
@@ -71,7 +72,7 @@ def shard(model):
     return fully_shard(model, mesh=mesh)
 
 
-@pytest.mark.parametrize("wrap", [DistributedDataParallel, shard])
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, pytest.param(shard, marks=sharding_on_the_cpu)])
 def test_ranks_agree_with_each_other_and_with_one_process(two_processes, wrap):
     first, second = two_processes(train_wrapped, wrap)
     alone = train(copy.deepcopy(small_model()), images())
