@@ -1,4 +1,4 @@
-"""The command line: ``spectral-param fit --config examples/configs/….yaml``, ``reproduce`` and ``inspect``."""
+"""What ``spectral-param`` does with tasks: ``fit --config examples/configs/….yaml`` and its kin, and ``reproduce``."""
 
 import sys
 import warnings
@@ -16,7 +16,6 @@ import lightning_modules  # noqa: F401
 import spectral_param.callbacks  # noqa: F401
 from lightning_modules.prediction_writer import PredictionWriter
 from lightning_modules.suggestion import with_suggestion
-from spectral_param.report.checkpoints.command import main as inspect
 
 DESCRIPTION = """Trains and tests the tasks of the paper, one YAML file each in examples/configs.
 Its tables and figures: spectral-param reproduce --help.
@@ -24,23 +23,20 @@ Singular values of a checkpoint: spectral-param inspect --help."""
 
 
 def main(args: ArgsType = None) -> LightningCLI | None:
-    """Runs ``fit``, ``validate``, ``test``, ``predict``, ``reproduce`` or ``inspect``.
+    """Runs ``fit``, ``validate``, ``test``, ``predict`` or ``reproduce``.
 
     Args:
         args: command line as a list of strings; None takes the process's own.
 
     Returns:
         The command line interface after the run, with its ``trainer``, ``model`` and
-        ``datamodule``; None after ``reproduce`` and ``inspect``.
+        ``datamodule``; None after ``reproduce``.
     """
     words = sys.argv[1:] if args is None else args
     if isinstance(words, list) and words[:1] == ["reproduce"]:
         from lightning_modules.reproduce.command import reproduce  # needs matplotlib, which training does not
 
         reproduce(words[1:])
-        return None
-    if isinstance(words, list) and words[:1] == ["inspect"]:
-        inspect(words[1:])
         return None
     with warnings.catch_warnings(), _small_numbers_given_back():
         # of Lightning's own making, at each start of a run
@@ -66,11 +62,6 @@ def _small_numbers_given_back() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(not are_kept)
-
-
-def entry_point() -> None:
-    """Runs the command line of the process."""
-    main()
 
 
 class CommandLine(LightningCLI):

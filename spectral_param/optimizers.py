@@ -225,4 +225,7 @@ def add_factors_(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.op
             if "param_names" in group:
                 group["param_names"][place : place + 1] = [names[id(factor)] for factor in factors]
             optimizer.state.pop(parameter, None)
+            if factors and isinstance(optimizer, torch.optim.Adagrad):  # whose older versions make state at the start
+                start = group["initial_accumulator_value"]
+                optimizer.state.update(torch.optim.Adagrad(factors, initial_accumulator_value=start).state)
     return optimizer

@@ -1,5 +1,7 @@
 """The wheel, built and used where nothing of the repository is on the path."""
 
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -9,16 +11,42 @@ from pathlib import Path
 
 import pytest
 
+from tests.bare import bare_environment
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("spectral_param", "lightning_modules", "datamodules")
+BEGINNING = """
+import torch
+from spectral_param import plain_state_dict, register_svd_parametrization, spectral_norm
+from spectral_param.report.recorder import SpectralRecorder
+
+model = torch.nn.Sequential(register_svd_parametrization(torch.nn.Linear(6, 4)), torch.nn.ReLU())
+recorder = SpectralRecorder(model)
+compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+x = torch.randn(3, 6)
+torch.testing.assert_close(compiled(x), model(x))
+compiled(x).sum().backward()
+recorder.step()
+assert len(recorder.history) == 1
+
+torch.save(model.state_dict(), "checkpoint.pt")
+again = torch.nn.Sequential(register_svd_parametrization(torch.nn.Linear(6, 4)), torch.nn.ReLU())
+again.load_state_dict(torch.load("checkpoint.pt", weights_only=True))
+assert spectral_norm(again[0]) == spectral_norm(model[0])
+torch.save(plain_state_dict(model), "plain.pt")
+"""
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, since a build leaves files behind that the next one would take in."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True)
-    [built] = folder.glob("spectral_param-*.whl")
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    subprocess.run([sys.executable, "-m", "build", "--wheel"], cwd=folder, check=True, capture_output=True)
+    [built] = folder.glob("dist/spectral_param-*.whl")
     return built
 
 
@@ -30,8 +58,13 @@ def test_wheel_holds_every_module_and_nothing_else(wheel):
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
 
 
+def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    """With nothing of the repository on the path of modules."""
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+
+
 def test_wheel_is_imported_from_a_clean_environment(wheel, tmp_path):
-    """A new environment with the wheel, and beside it only what the wheel depends on."""
+    """A new environment with the wheel, and beside it what the wheel's extras bring."""
     venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env" / "bin" / "python"
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -39,9 +72,49 @@ def test_wheel_is_imported_from_a_clean_environment(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(site)
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     code = "; ".join(f"import {p}; print({p}.__file__)" for p in PACKAGES)
-    run = subprocess.run([python, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
-    for package, file in zip(PACKAGES, run.stdout.split(), strict=True):
+    for package, file in zip(PACKAGES, run(tmp_path, python, "-c", code).stdout.split(), strict=True):
         assert Path(file) == site / package / "__init__.py"
+
+
+@pytest.fixture(scope="module")
+def bare(wheel, tmp_path_factory) -> Path:
+    return bare_environment(tmp_path_factory.mktemp("bare"), wheel)
+
+
+def test_the_core_works_where_torch_is_all_there_is(bare, tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    first = next(block for block in blocks if "register_svd_parametrization" in block)
+    numpy = "ignore:Failed to initialize NumPy"  # said by torch at its import
+    done = run(tmp_path, bare / "python", "-W", "error", "-W", numpy, "-c", first + BEGINNING)
+    assert done.returncode == 0, done.stderr
+    done = run(tmp_path, bare / "spectral-param", "inspect", "plain.pt")
+    assert done.returncode == 0, done.stderr
+    assert "0.weight" in done.stdout
+
+
+def test_an_import_that_lacks_a_package_names_the_extra(bare, tmp_path):
+    names = {
+        "import spectral_param.callbacks": "lightning",
+        "from spectral_param.callbacks.monitor import SpectralMonitor": "lightning",
+        "from spectral_param.bounds import MarginLoss": "lightning",
+        "from spectral_param.report import figures": "plot",
+        "from spectral_param.report.page import rebuild": "plot",
+        "import lightning_modules": "tasks",
+        "from datamodules import AddingProblem": "tasks",
+    }
+    code = "\n".join(f"try:\n    {line}\nexcept ModuleNotFoundError as error:\n    print(error)" for line in names)
+    said = run(tmp_path, bare / "python", "-c", code).stdout.splitlines()
+    for line, name in zip(said, names.values(), strict=True):
+        assert re.fullmatch(rf'\w+ is not installed: pip install "spectral-param\[{name}\]" brings it\.', line)
+
+
+def test_the_command_names_the_extra(bare, tmp_path):
+    for command in (["spectral-param"], ["python", "-m", "spectral_param"]):
+        for words, name in ((["fit", "--config", "adding.yaml"], "tasks"), (["report", "."], "plot")):
+            done = run(tmp_path, bare / command[0], *command[1:], *words)
+            assert done.returncode == 2
+            assert f"spectral-param[{name}]" in done.stderr
+            assert "Traceback" not in done.stderr
 
 
 def test_the_core_needs_torch_alone():

@@ -9,7 +9,8 @@ from types import FunctionType
 from typing import Any, get_args, get_type_hints
 
 from torch import nn
-from torch.nn.modules import module as torch_module
+
+from spectral_param.torch_state.private import has_global_forward_hook
 
 Methods = Mapping[str, Any]
 
@@ -73,7 +74,7 @@ def departure(module: nn.Module, known: Methods) -> str | None:
             return f"a {name!r} that is not {method.__qualname__.split('.')[0]}'s"
     if module._forward_hooks or module._forward_pre_hooks:
         return "forward hooks, which may change its output: remove them first"
-    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+    if has_global_forward_hook():
         return "forward hooks on all modules, which may change its output: remove them first"
     return None
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 
 def margin_loss(logits: Tensor, target: Tensor, margin: float = 0.0) -> Tensor:
@@ -35,62 +33,8 @@ def margin_loss(logits: Tensor, target: Tensor, margin: float = 0.0) -> Tensor:
         >>> margin_loss(logits, target), margin_loss(logits, target, margin=1.0)
         (tensor(0.3333), tensor(0.6667))
     """
-    return _margin_loss_compute(*_margin_loss_update(logits, target, margin))
-
-
-class MarginLoss(Metric):
-    """The margin loss over batches and processes; see :func:`margin_loss`, which it is on all samples at once.
-
-    Together with a generalization gap of the same γ it bounds the error on new samples.
-
-    Args:
-        margin: γ, at least 0.
-        kwargs: those of :class:`torchmetrics.Metric`.
-
-    Raises:
-        TypeError: if ``margin`` is no number.
-        ValueError: if ``margin`` is negative or not finite.
-
-    Example:
-        >>> import torch
-        >>> from spectral_param.bounds import MarginLoss
-        >>> metric = MarginLoss(margin=1.0)
-        >>> metric.update(torch.tensor([[3.0, 1.0], [1.0, 2.0]]), torch.tensor([0, 1]))
-        >>> metric.update(torch.tensor([[0.0, 4.0]]), torch.tensor([0]))
-        >>> metric.compute()
-        tensor(0.6667)
-    """
-
-    is_differentiable = False
-    higher_is_better = False
-    full_state_update = False
-    plot_lower_bound = 0.0
-    plot_upper_bound = 1.0
-
-    within: Tensor
-    total: Tensor
-
-    def __init__(self, margin: float = 0.0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        _check_margin(margin)
-        self.margin = margin
-        self.add_state("within", default=torch.tensor(0), dist_reduce_fx="sum")
-        self.add_state("total", default=torch.tensor(0), dist_reduce_fx="sum")
-
-    def update(self, logits: Tensor, target: Tensor) -> None:
-        """Takes a batch in: logits (N, C, …), target (N, …)."""
-        within, total = _margin_loss_update(logits, target, self.margin)
-        self.within += within
-        self.total += total
-
-    def compute(self) -> Tensor:
-        """The share over all batches, a scalar."""
-        return _margin_loss_compute(self.within, self.total)
-
-
-def _margin_loss_validate(logits: Tensor, target: Tensor, margin: float) -> None:
-    _check_margin(margin)
-    check_classes(logits, target)
+    within, total = within_margin(logits, target, margin)
+    return within / total
 
 
 def check_classes(logits: Tensor, target: Tensor) -> None:
@@ -115,23 +59,33 @@ def check_classes(logits: Tensor, target: Tensor) -> None:
         raise ValueError(f"target: expected classes from 0 to {classes - 1}, got {target.min()} to {target.max()}.")
 
 
-def _check_margin(margin: float) -> None:
+def check_margin(margin: float) -> None:
+    """Raises the errors of :func:`margin_loss` for a γ that is none.
+
+    Example:
+        >>> from spectral_param.bounds.margin_loss import check_margin
+        >>> check_margin(0.5)
+    """
     if isinstance(margin, bool) or not isinstance(margin, (int, float)):
         raise TypeError(f"margin: expected a number, got {type(margin).__name__}.")
     if not 0 <= margin < math.inf:
         raise ValueError(f"margin: expected a finite number of at least 0, got {margin}.")
 
 
-def _margin_loss_update(logits: Tensor, target: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """How many samples lie within the margin, and of how many."""
-    _margin_loss_validate(logits, target, margin)
+def within_margin(logits: Tensor, target: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """How many samples lie within the margin, and of how many; arguments and errors are those of :func:`margin_loss`.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.bounds.margin_loss import within_margin
+        >>> within_margin(torch.tensor([[3.0, 1.0], [1.0, 2.0]]), torch.tensor([0, 1]), 1.0)
+        (tensor(1), tensor(2))
+    """
+    check_margin(margin)
+    check_classes(logits, target)
     scores = logits.detach().movedim(1, -1).to(torch.promote_types(logits.dtype, torch.float32))
     index = target.long().unsqueeze(-1)
     own = scores.gather(-1, index).squeeze(-1)
     best_other = scores.scatter(-1, index, -math.inf).amax(-1)
     leads = own > margin + best_other
     return (~leads).sum(), torch.tensor(target.numel(), device=target.device)
-
-
-def _margin_loss_compute(within: Tensor, total: Tensor) -> Tensor:
-    return within / total

@@ -12,8 +12,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from spectral_param.callbacks.logging import current_step
 from spectral_param.callbacks.patterns import warn_unmatched
+from spectral_param.callbacks.private import current_step
 from spectral_param.callbacks.recorder import Recorder
 from spectral_param.callbacks.sharded_sigma import has_flat_shards
 from spectral_param.callbacks.through_time.norms import (

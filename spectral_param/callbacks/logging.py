@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 from lightning.pytorch import Trainer
 
-
-def current_step(trainer: Trainer) -> int:
-    """The step counter that Lightning hands to loggers in training."""
-    return trainer.fit_loop.epoch_loop._batches_that_stepped
+from spectral_param.callbacks.private import current_step
 
 
 def write(trainer: Trainer, numbers: dict[str, float]) -> None:

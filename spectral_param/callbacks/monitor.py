@@ -11,8 +11,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from spectral_param.callbacks.histograms import write_histograms
-from spectral_param.callbacks.logging import current_step, write
+from spectral_param.callbacks.logging import write
 from spectral_param.callbacks.patterns import hint_at_rates, warn_unmatched, warn_unpruned, warn_untrained
+from spectral_param.callbacks.private import current_step
 from spectral_param.callbacks.recorder import Recorder
 from spectral_param.callbacks.sharded_sigma import has_flat_shards, trained_singular_values
 from spectral_param.report.history import LOSS
@@ -29,7 +30,7 @@ class SpectralMonitor(Recorder):
     model ``spectral_margin``, the largest margin of all, which is the one to give to ``ModelCheckpoint`` or the
     progress bar. See :func:`spectral_statistics` for the statistics. Reading a weight in SVD form does not build it and
     costs microseconds; a plain one costs a ``torch.linalg.svdvals`` (0.6, 21, 150 ms for n = 128, 512, 1024 on one CPU
-    core), and where that adds up is read whole at every tenth reading only. In between its ``sigma_max`` and, where
+    core), and where that adds up is read whole at every tenth reading or fewer. In between its ``sigma_max`` and, where
     asked for, ``stable_rank`` are logged, from a few products with it, and no ``spectral_margin`` of the whole model.
 
     ``history`` holds every σ that was read, by weight name, together with the loss of the batch that followed. It is
@@ -41,7 +42,8 @@ class SpectralMonitor(Recorder):
         dense: name patterns of plain weights to watch too, for instance ``"*.weight_hh_l*"``, read as
             :func:`~spectral_param.singular_values` reads them: a kernel of a convolution as its (out, in·kh·kw) matrix.
         dense_every: at which readings all σ of plain weights are computed, counted from the first, which is one;
-            ``None``: at each where that is about 50 ms of work or less for all of them, else at every tenth.
+            ``None``: at each where that is about 50 ms of work or less for all of them, else at every tenth or fewer
+            where weights are wider than 200: every 26th of 512.
         per_gate: each gate of an LSTM or GRU weight, and each of q, k, v in attention, as a weight of its own, named
             ``{weight}.{gate}``, and each group of a plain convolution as a block of its own. Weights in SVD form need
             ``chunks`` for that.

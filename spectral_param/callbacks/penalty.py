@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from spectral_param.callbacks.logging import write
 from spectral_param.callbacks.patterns import warn_unmatched
+from spectral_param.callbacks.private import logs_now
 from spectral_param.callbacks.sharded_sigma import trained_singular_values
 from spectral_param.sigma import SigmaMap
 from spectral_param.spectrum.patterns import as_patterns, parametrized_weights
@@ -61,7 +62,7 @@ class SpectralPenalty(Callback):
             if raw is not None and raw.requires_grad and id(raw) in held:
                 gradient = penalty_gradient(parametrization.sigma_map, raw, self.center) * scale
                 raw.grad = gradient if raw.grad is None else raw.grad + gradient
-        if trainer._logger_connector.should_update_logs:
+        if logs_now(trainer):
             write(trainer, {"spectral_penalty": self.value(trainer, pl_module)})
 
     def value(self, trainer: Trainer, pl_module: LightningModule) -> float:

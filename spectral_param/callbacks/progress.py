@@ -13,8 +13,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from torch import Tensor
 
-from spectral_param.callbacks.logging import current_step
 from spectral_param.callbacks.patterns import warn_unmatched
+from spectral_param.callbacks.private import current_step
 from spectral_param.callbacks.sharded_sigma import trained_singular_values
 from spectral_param.spectrum.patterns import as_patterns, parametrized_weights
 from spectral_param.spectrum.statistics import spectral_statistics

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-import spectral_param
-from spectral_param.callbacks.logging import current_step, write
+from spectral_param.callbacks.logging import write
+from spectral_param.callbacks.private import current_step
 from spectral_param.callbacks.publish import publish
+from spectral_param.report import recorder
 from spectral_param.report.history import History
 from spectral_param.report.run import Run
 
@@ -130,9 +129,4 @@ class Recorder(Callback):
 
 def versions() -> dict[str, str]:
     """Versions of the software at work, by package."""
-    return {
-        "spectral_param": spectral_param.__version__,
-        "torch": str(torch.__version__),  # TorchVersion does not load with weights_only
-        "lightning": lightning.__version__,
-        "python": platform.python_version(),
-    }
+    return recorder.versions() | {"lightning": lightning.__version__}

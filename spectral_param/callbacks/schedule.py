@@ -12,8 +12,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from spectral_param.callbacks.logging import current_step
 from spectral_param.callbacks.patterns import warn_unmatched
+from spectral_param.callbacks.private import current_step
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import Band
 from spectral_param.spectrum.patterns import as_patterns, parametrized_weights

@@ -19,14 +19,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from spectral_param.torch_state.higher_order import gradients_by_running_again, must_run_again
 from spectral_param.torch_state.modes import is_lowered
 from spectral_param.torch_state.precision import full_precision, in_full_precision
+from spectral_param.torch_state.private import tree_map, widen_under_autocast
 
 _operators = torch.library.Library("spectral_param", "FRAGMENT")
-_LOWERED = ("cpu", "cuda", "mps", "xpu")  # devices with autocast
 
 
 class ByHand(torch.autograd.Function):
@@ -109,8 +108,8 @@ def operator(name: str, rule: type[ByHand], tensors: str, numbers: str = "", *, 
         qualified = f"spectral_param::{each}"
         torch.library.register_fake(qualified, run, lib=_operators)
         torch.library.register_vmap(qualified, _one_by_one(getattr(torch.ops.spectral_param, each)), lib=_operators)
-        for device in _LOWERED if widens else ():
-            torch.library.register_autocast(qualified, device, torch.float32, lib=_operators)
+        if widens:
+            widen_under_autocast(qualified, _operators)
     torch.library.register_autograd(f"spectral_param::{name}", formula, setup_context=setup, lib=_operators)
 
     def call(*arguments: Any) -> Any:

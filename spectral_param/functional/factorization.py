@@ -39,7 +39,6 @@ class ReflectorProduct(NamedTuple):
     n: int
     m: int
 
-    @property
     def is_identity(self) -> bool:
         """Whether it turns nothing."""
         return self.m == 0
@@ -123,13 +122,13 @@ def svd_weight(u: ReflectorProduct, sigma: Tensor, v: ReflectorProduct, *, plain
         tensor([3.0000, 2.0000, 1.0000])
     """
     p, q, k = u.n, v.n, sigma.shape[-1]
-    if v.is_identity:
+    if v.is_identity():
         w = pad(torch.diag_embed(sigma), (0, q - k))
     else:
         w = (v.columns(k, plainly=plainly) * sigma.unsqueeze(-2)).mT  # (…, k, q)
     if p > k:
         w = pad(w, (0, 0, 0, p - k))
-    return w.contiguous() if u.is_identity else u.apply(w, plainly=plainly)
+    return w.contiguous() if u.is_identity() else u.apply(w, plainly=plainly)
 
 
 def svd_product(x: Tensor, u: ReflectorProduct, sigma: Tensor, v: ReflectorProduct, *, plainly: bool = True) -> Tensor:

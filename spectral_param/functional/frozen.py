@@ -11,7 +11,7 @@ from torch import Tensor
 from spectral_param.functional.factorization import ReflectorProduct
 from spectral_param.functional.householder import compact_wy
 from spectral_param.torch_state.checksum import checksum
-from spectral_param.torch_state.snapshot import address
+from spectral_param.torch_state.private import address
 
 
 class FrozenProduct:

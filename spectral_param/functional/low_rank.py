@@ -140,7 +140,7 @@ def _added(c: Tensor, a: Tensor, b: Tensor, *, alpha: float = 1, beta: float = 1
 
 def _column(sigma: Tensor, sizes: Sequence[int]) -> Tensor:
     """σ as (…, max(p, q), 1), with zeros after the k that there are."""
-    n = max(sizes[:2])
+    n = max(sizes[0], sizes[1])  # a slice of a NamedTuple breaks older compilers
     k = sigma.shape[-1]
     return (pad(sigma, (0, n - k)) if n > k else sigma).unsqueeze(-1)
 
@@ -165,7 +165,7 @@ def _plain_factors(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int]) ->
 
 def _plain_weight(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int]) -> Tensor:
     left, right = _plain_factors(u, sigma, v, sizes)
-    p, q, k = *sizes[:2], sigma.shape[-1]
+    p, q, k = sizes[0], sizes[1], sigma.shape[-1]
     return pad(torch.diag_embed(sigma), (0, q - k, 0, p - k)) - left[..., :p, :] @ right[..., :q, :].mT
 
 

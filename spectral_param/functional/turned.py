@@ -50,7 +50,6 @@ class TurnedFactor(NamedTuple):
         """Rows."""
         return self.basis.shape[-2]
 
-    @property
     def is_identity(self) -> bool:
         """Whether it turns nothing: never said of this one."""
         return False

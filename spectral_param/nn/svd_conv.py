@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from spectral_param.functional.convolution.circular_transpose import circular_transpose
 from spectral_param.parametrization.shifted import ShiftedParametrization
@@ -17,11 +16,12 @@ from spectral_param.registration.counts import check_choices, counts_of, integer
 from spectral_param.registration.injection.install import install
 from spectral_param.sigma import SigmaMap, Unconstrained
 from spectral_param.torch_state.modes import traced_or_transformed
+from spectral_param.torch_state.private import ConvNd
 
 _PADDINGS = ("circular", "zeros")
 
 
-class _SVDConv(_ConvNd):
+class _SVDConv(ConvNd):
     """What the layers of all dimensions share, in front of torch's own class."""
 
     _dimensions: int

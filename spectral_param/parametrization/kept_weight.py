@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from spectral_param.sigma import Band, Bounded, Fixed, Interval, Positive, Unconstrained
 from spectral_param.torch_state.checksum import checksum
-from spectral_param.torch_state.snapshot import Snapshot, address, lazy_copy
+from spectral_param.torch_state.private import address
+from spectral_param.torch_state.snapshot import Snapshot, lazy_copy
 
 
 class _Kept(NamedTuple):

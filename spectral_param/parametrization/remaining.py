@@ -10,8 +10,8 @@ from torch import Tensor
 
 from spectral_param.functional.leading import trailing_singular_values, trailing_vectors
 from spectral_param.torch_state.checksum import checksum
+from spectral_param.torch_state.private import address
 from spectral_param.torch_state.quantized import is_quantized
-from spectral_param.torch_state.snapshot import address
 
 _ROUNDING = 0.03  # of the largest σ
 

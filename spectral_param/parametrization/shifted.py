@@ -92,10 +92,8 @@ class ShiftedParametrization(SVDParametrization):
 
     def _kernel(self, matrix: Tensor, factors: tuple[Tensor, ...]) -> Tensor:
         """The kernel of a matrix between the shifts."""
-        left, right = (
-            self._frames(side, factors, kept)
-            for side, kept in zip((self._left, self._right), self._kept_frames, strict=True)
-        )
+        left = self._frames(self._left, factors, self._kept_frames[0])
+        right = self._frames(self._right, factors, self._kept_frames[1])
         kernel = shifted_kernel(matrix, left.to(matrix), right.to(matrix), self.dimensions)
         return spread_over_pixels(kernel, self.stride)
 
@@ -106,7 +104,7 @@ class ShiftedParametrization(SVDParametrization):
         product = self._product_of(side, factors[side.place])
         if is_frozen(product):
             return kept.columns(product, side.m)
-        return product._replace(packed=wide(product.packed)).columns(side.m, plainly=is_seen_through())
+        return ReflectorProduct(wide(product.packed), product.n, product.m).columns(side.m, plainly=is_seen_through())
 
     @staticmethod
     def _product_of(side: Side, factor: Tensor) -> ReflectorProduct:

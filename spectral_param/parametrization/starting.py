@@ -1,4 +1,4 @@
-"""Reflectors and σ that a weight starts from, block by block: found for one that is given, or drawn."""
+"""What a weight has to be to start from, and reflectors and σ that are drawn in place of it, block by block."""
 
 from __future__ import annotations
 
@@ -8,29 +8,9 @@ import torch
 from torch import Tensor
 
 from spectral_param.functional import fitting
-from spectral_param.parametrization.mismatch import warn_of_differences
 from spectral_param.sigma import SigmaMap
 from spectral_param.sizes import Sizes
 from spectral_param.torch_state.modes import has_numbers
-
-
-def fitted(blocks: Tensor, sizes: Sizes, sigma_map: SigmaMap) -> fitting.Factors:
-    """Finds the factors of each block: see :func:`~spectral_param.functional.fitting.fit`.
-
-    Args:
-        blocks: (chunks, p, q).
-        sizes: of a block.
-        sigma_map: what σ has to be reached by.
-
-    Returns:
-        Reflectors of U, (chunks, p, m₁), σ, (chunks, k), and reflectors of V, (chunks, q, m₂), float64.
-
-    Warns:
-        UserWarning: if too few reflectors or the range of the σ map keep W from being met.
-    """
-    factors = fitting.fit(blocks, sizes.m1, sizes.m2)
-    warn_of_differences(blocks, factors[1], sizes, sigma_map)
-    return factors
 
 
 def drawn(chunks: int, sizes: Sizes, sigma_map: SigmaMap) -> fitting.Factors:
@@ -42,7 +22,7 @@ def drawn(chunks: int, sizes: Sizes, sigma_map: SigmaMap) -> fitting.Factors:
         sigma_map: whose start is σ.
 
     Returns:
-        As :func:`fitted`.
+        Reflectors of U, (chunks, p, m₁), σ, (chunks, k), and reflectors of V, (chunks, q, m₂), float64.
     """
     start = torch.as_tensor(sigma_map.start, dtype=torch.float64, device="cpu").expand(chunks, sizes.k)
     return _stack([fitting.draw(*sizes, sigma=level) for level in start])

@@ -19,7 +19,8 @@ from spectral_param.functional.ways import Kept, Thin, Way, apply, build, way_to
 from spectral_param.parametrization.blocks import CHANNELS_LAST, Matrices, has_channels_last
 from spectral_param.parametrization.factors import Side, layout_of
 from spectral_param.parametrization.kept_weight import KeptWeight
-from spectral_param.parametrization.starting import check_weight, drawn, fitted
+from spectral_param.parametrization.mismatch import warn_of_differences
+from spectral_param.parametrization.starting import check_weight, drawn
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.sizes import Sizes
 from spectral_param.torch_state.modes import has_numbers, is_lowered, is_seen_through
@@ -202,7 +203,16 @@ class SVDParametrization(nn.Module):
         check_weight(weight, self.matrices.weight_shape)
         if not has_numbers(weight):  # shapes alone, for a checkpoint or reset_parameters to fill
             return self.layout.empty(self._trained_dtype, weight.device)
-        return self._pack(fitted(self.matrices.of(weight.detach()), self.sizes, self.sigma_map), like=weight)
+        return self.of_found(fitting.fit(self.matrices.of(weight.detach()), *self.reflectors), weight)
+
+    def of_found(self, factors: fitting.Factors, weight: Tensor) -> list[Tensor]:
+        """The trained tensors for a weight whose factors have been found, block by block.
+
+        Warns:
+            UserWarning: as :meth:`right_inverse`.
+        """
+        warn_of_differences(self.matrices.of(weight.detach()), factors[1], self.sizes, self.sigma_map)
+        return self._pack(factors, like=weight)
 
     def start_at(self, factors: list[Tensor] | None) -> None:
         """Has :meth:`right_inverse` answer these in place of a fit, until ``None`` is given."""
@@ -348,7 +358,7 @@ class SVDParametrization(nn.Module):
         if raw.dtype.itemsize < 4:
             raw = raw.float()
             if way not in (Way.FROZEN, Way.FROZEN_REFLECTORS):
-                u, v = u._replace(packed=u.packed.float()), v._replace(packed=v.packed.float())
+                u, v = (ReflectorProduct(each.packed.float(), each.n, each.m) for each in (u, v))
         return u, self.sigma_map(raw), v
 
     def _pack(self, factors: fitting.Factors, like: Tensor) -> list[Tensor]:

@@ -22,6 +22,7 @@ from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.sigma import SigmaMap
 from spectral_param.torch_state.modes import is_listened_to, traced_or_transformed
+from spectral_param.torch_state.private import graph_task, saved_tensor_hooks
 
 
 class _Kept(NamedTuple):
@@ -150,8 +151,7 @@ def keeps(parametrization: Any) -> bool:
 
 def _is_run_again() -> bool:
     """Whether this is a part that is checkpointed, which the backward runs again: by hooks, or within itself."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
-    return hooks is not None or torch._C._current_graph_task_id() >= 0
+    return saved_tensor_hooks() is not None or graph_task() >= 0
 
 
 def _built(model: nn.Module) -> dict[int, _Kept]:

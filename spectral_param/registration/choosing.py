@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from torch import nn
 from torch.nn.utils import parametrize
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from spectral_param.parametrization.blocks import are_experts, blocks_of, matrices_of
 from spectral_param.parametrization.lookup import named_modules, qualified_name
@@ -15,6 +14,7 @@ from spectral_param.parametrization.starting import has_real_numbers
 from spectral_param.registration.injection.sole_holder import tied_to
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
 from spectral_param.registration.unregistered import unregistered
+from spectral_param.torch_state.private import is_traceable_wrapper_subclass
 from spectral_param.torch_state.quantized import is_quantized
 from spectral_param.torch_state.shards import is_shard
 

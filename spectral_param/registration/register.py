@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from spectral_param.functional.fitting import Factors
 from spectral_param.parametrization.blocks import has_channels_last, matrices_of
 from spectral_param.parametrization.lookup import is_registered, registered_names
 from spectral_param.parametrization.starting import has_real_numbers
@@ -20,6 +20,7 @@ from spectral_param.registration.injection.install import install, uninstall
 from spectral_param.registration.injection.sole_holder import check_sole_holder
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
 from spectral_param.sigma import SigmaMap, Unconstrained
+from spectral_param.torch_state.private import is_traceable_wrapper_subclass
 from spectral_param.torch_state.quantized import is_quantized
 
 
@@ -100,7 +101,7 @@ def register_svd_parametrization(
         >>> singular_values(lstm, "weight_hh_l0").shape
         torch.Size([4, 16])
     """
-    replace_weight(
+    planned(
         module,
         tensor_name,
         reflectors=reflectors,
@@ -111,11 +112,44 @@ def register_svd_parametrization(
         matrix_free=matrix_free,
         base=base,
         rank=rank,
-    )
+    ).carry_out()
     return module
 
 
-def replace_weight(
+class Replacement(NamedTuple):
+    """A weight and what takes its place; nothing has changed yet.
+
+    A caller that held the weight beforehand would look like somebody else, for whom all objects are searched.
+
+    Attributes:
+        module: whose weight it is.
+        tensor_name: what it is called there.
+        weight: the parameter.
+        parametrization: that replaces it.
+        train: which part of it is trained.
+    """
+
+    module: nn.Module
+    tensor_name: str
+    weight: nn.Parameter
+    parametrization: SVDParametrization
+    train: str
+
+    def carry_out(self, found: Factors | None = None) -> None:
+        """Puts the parametrization in the weight's place.
+
+        Args:
+            found: the factors of the weight's blocks, where they have been found before.
+        """
+        with torch.inference_mode(False):  # factors made within it would never get a gradient
+            weight = self.weight.clone() if self.weight.is_inference() else self.weight
+            some = self.parametrization
+            start = some.starting_factors(weight) if found is None else some.of_found(found, weight)
+            install(self.module, self.tensor_name, some, start)
+        some.freeze_all_but_(self.train)
+
+
+def planned(
     module: nn.Module,
     tensor_name: str,
     *,
@@ -127,11 +161,8 @@ def replace_weight(
     matrix_free: bool | None = None,
     base: str | None = None,
     rank: int | None = None,
-) -> nn.Parameter:
-    """Does what :func:`register_svd_parametrization` does, and hands over the weight that was there.
-
-    A caller that held it beforehand would look like somebody else, for whom all objects are searched.
-    """
+) -> Replacement:
+    """Checks what :func:`register_svd_parametrization` is asked for, and makes what will take the weight's place."""
     weight = _parameter(module, tensor_name, base)
     chunks = integer("chunks", chunks, "an integer")
     matrices = matrices_of(module, weight, chunks)
@@ -163,11 +194,7 @@ def replace_weight(
             raise ValueError(f"train: 'sigma' leaves nothing to train with {sigma_map}.")
         counts = counts_of(reflectors, min(matrices.p, matrices.q))
         parametrization = SVDParametrization(matrices, counts, sigma_map, init=init, **shared)
-    with torch.inference_mode(False):  # factors made within it would never get a gradient
-        start = parametrization.starting_factors(weight.clone() if weight.is_inference() else weight)
-        install(module, tensor_name, parametrization, start)
-    parametrization.freeze_all_but_(train)
-    return weight
+    return Replacement(module, tensor_name, weight, parametrization, train)
 
 
 def remove_svd_parametrization(

@@ -15,9 +15,10 @@ from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.mismatch import relative_difference
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.registration.choosing import Place, Where, choose
+from spectral_param.registration.equal_weights import found_together
 from spectral_param.registration.injection.install import put_back
 from spectral_param.registration.progress_line import progress_line
-from spectral_param.registration.register import replace_weight
+from spectral_param.registration.register import Replacement, planned
 from spectral_param.registration.report import RegistrationReport, warn_of_changes
 from spectral_param.sigma import SigmaMap
 from spectral_param.torch_state.modes import has_numbers
@@ -104,31 +105,37 @@ def _register(
     Says what changed, and of weights that got fewer what was asked for.
     """
     wanted = {"reflectors": reflectors, "rank": rank}
-    before, changed = [], {}
+    done: list[Replacement] = []
+    changed: dict[str, float] = {}
     fewer: dict[str, str] = {}
     told: dict[str, list[warnings.WarningMessage]] = {}
     name = ""  # of the weight that an error is about
     try:
+        replacements = []
+        for place in chosen:
+            name = f"{place.name}: "
+            chunks = blocks_of(place.module, place.tensor_name)
+            asked = _at_most(reflectors, rank, place, chunks, settings["base"])
+            less = [f"{key}={value}" for key, value in wanted.items() if not _is_same(value, asked[key])]
+            fewer |= {place.name: ", ".join(less)} if less else {}
+            replacements.append(planned(place.module, place.tensor_name, chunks=chunks, **asked, **settings))
+        found = found_together(replacements)
         with progress_line("registering", len(chosen)) as tell:
-            for i, place in enumerate(chosen):
+            for i, (place, replacement) in enumerate(zip(chosen, replacements, strict=True)):
                 tell(i + 1)
                 name = f"{place.name}: "
-                chunks = blocks_of(place.module, place.tensor_name)
                 with warnings.catch_warnings(record=True) as told[place.name]:
                     warnings.simplefilter("always")
-                    asked = _at_most(reflectors, rank, place, chunks, settings["base"])
-                    less = [f"{key}={value}" for key, value in wanted.items() if not _is_same(value, asked[key])]
-                    fewer |= {place.name: ", ".join(less)} if less else {}
-                    weight = replace_weight(place.module, place.tensor_name, chunks=chunks, **asked, **settings)
-                before.append((place, weight))
+                    replacement.carry_out(next(found))
+                done.append(replacement)
                 parametrization = SVDParametrization.alone_on(place.module, place.tensor_name)
-                if parametrization is not None and settings["init"] == "weight" and not weight.is_meta:
-                    changed[place.name] = _change(parametrization, weight)
+                if parametrization is not None and settings["init"] == "weight" and not replacement.weight.is_meta:
+                    changed[place.name] = _change(parametrization, replacement.weight)
         name = ""
         warn_of_changes(told, changed, settings["sigma"])
     except BaseException as error:
-        for done, weight in reversed(before):
-            put_back(done.module, done.tensor_name, weight)
+        for replacement in reversed(done):
+            put_back(replacement.module, replacement.tensor_name, replacement.weight)
         if type(error) in (TypeError, ValueError):
             raise type(error)(f"{name}{error}") from error
         raise

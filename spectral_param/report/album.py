@@ -6,15 +6,15 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeVar
-
-import numpy as np
-from matplotlib.figure import Figure
-from numpy.typing import ArrayLike
+from typing import TYPE_CHECKING, TypeVar
 
 from spectral_param.report import figures
 from spectral_param.report.panels import Band
 from spectral_param.report.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
 
 MOST = 6  # weights, and gradients, that are drawn one by one
 PER_ROW = 3
@@ -58,8 +58,8 @@ def _drawn_as_written(run: Run) -> Run:
 
 
 def _pictures(run: Run) -> Iterator[tuple[str, Figure]]:
-    last = {name: np.nan_to_num(margin[-1], nan=np.inf) for name, (_, margin) in run.margins.items()}
-    worst = sorted(last, key=lambda name: -last[name])[:MOST]
+    last = {name: margin[-1] for name, (_, margin) in run.margins.items()}
+    worst = sorted(last, key=lambda name: math.inf if math.isnan(last[name]) else last[name], reverse=True)[:MOST]
     curves = _curves(run, worst)
     if curves:
         radii = {(high - low) / 2 for name, (low, high) in _bands(run).items() if name in worst}

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-from matplotlib import colormaps
-from matplotlib.figure import Figure
-from numpy.typing import ArrayLike
-
+from spectral_param.extras import extra
 from spectral_param.report.panels import (
     Band,
     array,
+    columns,
     density,
+    entitle,
     heatmap,
     limits,
     log_colors,
@@ -25,6 +23,13 @@ from spectral_param.report.panels import (
     running_mean,
     shade,
 )
+
+with extra("plot"):
+    import numpy as np
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from numpy.typing import ArrayLike
 
 Curve = tuple[ArrayLike, ArrayLike]
 """Steps, and what was read at them."""
@@ -68,7 +73,8 @@ def sigma_ridgeline_figure(
         shown = range(0, len(chosen), max(1, len(chosen) // 5))
         panel.set_yticks(list(shown), [f"{steps[chosen[i]]:,.0f}" for i in shown])
         shade(panel, (bands or {}).get(title), vertical=True)
-        panel.set(title=title, xlabel="singular value", xlim=(low, high), ylim=(-0.1, len(chosen) + 1.1))
+        entitle(panel, title, len(runs))
+        panel.set(xlabel="singular value", xlim=(low, high), ylim=(-0.1, len(chosen) + 1.1))
     row[0].set_ylabel("step")
     return figure
 
@@ -86,7 +92,7 @@ def margin_gradient_loss_figure(
 
     Args:
         runs: by name of the run, the curves ``"margin"``, ``"gradient"`` and ``"loss"``, each (steps (n,), values
-            (n,)); a curve may be missing.
+            (n,)); a curve may be missing, and one that all miss has no panel.
         radius: of the band, drawn across the margins.
         baseline: drawn across the losses.
         gradient_label: what the gradient is of.
@@ -100,29 +106,33 @@ def margin_gradient_loss_figure(
         >>> len(figure.axes)
         3
     """
-    figure, row = panel_row(3, height=3.0, share_y=False)
-    titles = ("spectral margin  max|σ - 1|", f"gradient  {gradient_label}", "training loss")
-    for panel, curve, title in zip(row, ("margin", "gradient", "loss"), titles, strict=True):
+    titles = {
+        "margin": "spectral margin  max|σ - 1|",
+        "gradient": f"gradient  {gradient_label}",
+        "loss": "training loss",
+    }
+    shown = [curve for curve in titles if any(curve in curves for curves in runs.values())]
+    figure, row = panel_row(len(shown), height=3.0, share_y=False)
+    handles: dict[str, Line2D] = {}
+    for panel, curve in zip(row, shown, strict=True):
         for i, (name, curves) in enumerate(runs.items()):
-            style = {"color": PALETTE[i % len(PALETTE)], "ls": LINES[i // len(PALETTE) % len(LINES)]}
+            style = {"color": PALETTE[i % len(PALETTE)], "ls": LINES[i // len(PALETTE) % len(LINES)], "lw": 1.6}
             if curve not in curves:
-                panel.plot([], [], label=name, **style)
+                handles.setdefault(name, panel.plot([], [], **style)[0])
                 continue
             steps, values = (array(axis) for axis in curves[curve])
-            if curve == "margin":
-                panel.plot(steps, positive(values), label=name, lw=1.6, **style)
-                continue
-            panel.plot(steps, values if curve == "loss" else positive(values), alpha=0.25, lw=0.8, **style)
-            panel.plot(steps, running_mean(values, geometric=curve == "gradient"), label=name, lw=1.6, **style)
-        panel.set(title=title, xlabel="step")
-    for panel in row[:2]:
-        if np.isfinite(panel.dataLim.intervaly).all():  # so that there is something for a log scale to show
+            firm = positive(values)
+            if curve != "margin":
+                panel.plot(steps, values if curve == "loss" else firm, **style | {"alpha": 0.25, "lw": 0.8})
+                firm = running_mean(values, geometric=curve == "gradient")
+            handles.setdefault(name, panel.plot(steps, firm, **style)[0])
+        panel.set(title=titles[curve], xlabel="step")
+        if curve != "loss" and np.isfinite(panel.dataLim.intervaly).all():  # there is something for a log scale to show
             panel.set_yscale("log")
-    for panel, level, label, ls in ((row[0], radius, "radius", ":"), (row[2], baseline, "baseline", "--")):
-        if level is not None:
-            panel.axhline(level, color="black", lw=0.8, ls=ls, label=label)
-    handles = {label: h for panel in row for h, label in zip(*panel.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, frameon=False)
+        for of, level, label, ls in (("margin", radius, "radius", ":"), ("loss", baseline, "baseline", "--")):
+            if curve == of and level is not None:
+                handles[label] = panel.axhline(level, color="black", lw=0.8, ls=ls)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns(handles), frameon=False)
     return figure
 
 
@@ -145,7 +155,8 @@ def gradient_heatmap_figure(runs: Mapping[str, tuple[ArrayLike, ArrayLike, Array
     colors = log_colors(np.concatenate([array(norms).ravel() for _, _, norms in runs.values()]), decades)
     for panel, (title, (steps, times, norms)) in zip(row, runs.items(), strict=True):
         mesh = heatmap(panel, steps, times, array(norms).T, colors, "magma")
-        panel.set(title=title, xlabel="step")
+        entitle(panel, title, len(runs))
+        panel.set(xlabel="step")
     row[0].set_ylabel("time step t")
     figure.colorbar(mesh, ax=list(row), label="‖∂L/∂h⁽ᵗ⁾‖")
     return figure
@@ -181,7 +192,8 @@ def sigma_lines_figure(runs: Mapping[str, Curve], bands: Mapping[str, Band] | No
                     steps, low, high, color=PALETTE[0], alpha=alpha, lw=0, label=f"{q:.0%} to {1 - q:.0%}"
                 )
             panel.plot(steps, np.median(ranked, axis=1), color="black", lw=1, label="median")
-        panel.set(title=title, xlabel="step")
+        entitle(panel, title, len(runs))
+        panel.set(xlabel="step")
     if row[0].get_legend_handles_labels()[0]:
         figure.legend(*row[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     row[0].set_ylabel("singular value")

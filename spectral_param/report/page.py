@@ -9,14 +9,15 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from spectral_param.report.album import draw
 from spectral_param.report.run import Run, read_run
 from spectral_param.spectrum.statistics import STATISTICS
 from spectral_param.spectrum.table import in_cell
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FILE_NAME = "spectral_report.html"
 
@@ -25,9 +26,9 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; }
 img { max-width: 100%; height: auto; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 0.85rem; }
-th, td { padding: 0.25rem 0.75rem; text-align: left; border-bottom: 1px solid #ddd; white-space: nowrap; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; font-size: 0.8rem; }
+th, td { padding: 0.25rem 0.5rem; text-align: left; border-bottom: 1px solid #ddd; vertical-align: bottom; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 """
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
-from numpy.typing import ArrayLike, NDArray
+import re
+from collections.abc import Iterable
+
+from spectral_param.extras import extra
+
+with extra("plot"):
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike, NDArray
 
 Band = tuple[float, float]
 Floats = NDArray[np.float64]
@@ -23,6 +29,21 @@ def panel_row(count: int, height: float, share_y: bool = True) -> tuple[Figure, 
         panel.spines[["top", "right"]].set_visible(False)
         panel.title.set_fontsize(10)
     return figure, panels
+
+
+def entitle(panel: Axes, title: str, panels: int) -> None:
+    """Puts a title above one of some panels in a row, in lines that it has room for: names break before a dot."""
+    room, lines = round(90 / panels), [""]
+    for part in re.split(r"(?=[.,])", title):
+        if lines[-1] and len(lines[-1]) + len(part) > room:
+            lines.append("")
+        lines[-1] += part
+    panel.set_title("\n".join(lines))
+
+
+def columns(labels: Iterable[str]) -> int:
+    """How many columns of a legend there is room for."""
+    return max(1, min(6, 90 // (8 + max(map(len, labels), default=0))))
 
 
 def array(values: ArrayLike) -> Floats:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.report.history import LOSS, History
-from spectral_param.report.run import Run
 from spectral_param.report.watch import Watch
 from spectral_param.spectrum.operator import Images
 from spectral_param.spectrum.statistics import STATISTICS
@@ -121,7 +120,8 @@ class SpectralRecorder:
         Returns:
             The path of the page.
         """
-        from spectral_param.report.page import FILE_NAME, write_report  # loads matplotlib, which training does without
+        from spectral_param.report.page import FILE_NAME, write_report  # these load what training does without
+        from spectral_param.report.run import Run
 
         self.history.record(self.steps, self.watch.read(self.model))
         path = Path(path)
@@ -131,7 +131,8 @@ class SpectralRecorder:
 
     def figures(self) -> dict[str, Figure]:
         """Draws what has been read so far: matplotlib figures by title."""
-        from spectral_param.report.album import draw  # loads matplotlib, which training does without
+        from spectral_param.report.album import draw  # these load what training does without
+        from spectral_param.report.run import Run
 
         run = Run()
         run.add_state(self.state_dict())

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from spectral_param.extras import extra
 from spectral_param.report.history import LOSS, History
 from spectral_param.spectrum.statistics import STATISTICS, spectral_statistics
+
+with extra("plot"):
+    import numpy as np
+    from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Curve = tuple[Array, Array]

@@ -24,7 +24,8 @@ from spectral_param.spectrum.whole_sigma import (
     sigma_in_blocks,
 )
 
-SLOWER = 10  # readings to one of all σ of plain weights, where these are much work
+SLOWER = 10  # readings to one of all σ of plain weights, at least, where these are much work
+WIDTH = 20  # of a weight, for each further reading to one: all its σ then take the same share of a step at any width
 KEPT = 1024  # σ of an operator: its largest, its smallest, and others evenly between
 MUCH = 1e8  # p q min(p, q) of all plain weights, about 50 ms of svdvals on a CPU core
 
@@ -35,8 +36,8 @@ class Watch:
     Args:
         weights: name patterns of the weights in SVD form.
         dense: name patterns of plain weights.
-        dense_every: at which readings all σ of plain weights are computed; ``None``: each, or every tenth where that is
-            much work. At the others their leading σ is.
+        dense_every: at which readings all σ of plain weights are computed; ``None``: each, or where that is much work
+            every tenth or, beyond a width of 200, fewer: every 26th of 512. At the others their leading σ is.
         per_gate: gates, and groups of plain convolutions, as weights of their own.
         statistics: which numbers to log.
         center: what margins are measured from.
@@ -208,7 +209,11 @@ class Watch:
         for module, image in on_images.values():
             groups, rows, columns = convolution(module).blocks(weight_of(module, "weight")).shape[:3]
             work += 2 * groups * rows * columns * min(rows, columns) * math.prod(image)  # complex, at half of them
-        return 1 if work <= MUCH else SLOWER
+        if work <= MUCH:
+            return 1
+        numbers = sum(m.count * m.p * m.q for m in found)
+        numbers += sum(weight_of(module, "weight").numel() for module, _ in on_images.values())
+        return max(SLOWER, round(work / numbers / WIDTH))
 
     def _on_images(self, model: nn.Module) -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
         """The watched convolutions that are read as maps of images, with these."""

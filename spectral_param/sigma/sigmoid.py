@@ -37,4 +37,6 @@ class SigmoidMap(SigmaMap):
         if self._are_lost:
             self.check_levels()
         low, high = like(self.low, sigma), like(self.high, sigma)
-        return sigma.clamp(low, high)  # type: ignore[arg-type]  # both are numbers or both tensors
+        if isinstance(low, Tensor) or isinstance(high, Tensor):  # which clamp takes for no shards before torch 2.10
+            return torch.where(sigma < low, low, torch.where(sigma > high, high, sigma))
+        return sigma.clamp(low, high)

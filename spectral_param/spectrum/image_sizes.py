@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.conv import _ConvNd
 
 from spectral_param.parametrization.lookup import named_modules
+from spectral_param.torch_state.private import ConvNd
 
 
 @torch.no_grad()
@@ -36,7 +36,7 @@ def image_sizes(model: nn.Module, *example: Any) -> dict[str, tuple[int, ...]]:
     modes = [(module, module.training) for module in model.modules()]
     handles = []
     for name, module in named_modules(model):
-        if isinstance(module, _ConvNd):
+        if isinstance(module, ConvNd):
             key = f"{name}.weight" if name else "weight"
             sides = len(module.kernel_size)
 

@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from spectral_param.functional.convolution.frequencies import circular_singular_values
 from spectral_param.functional.convolution.geometry import Geometry, Side, geometry_of
@@ -18,6 +17,7 @@ from spectral_param.functional.convolution.padding import circle, wraps_around
 from spectral_param.functional.convolution.written_out import MOST, entries, written_out
 from spectral_param.parametrization.lookup import named_modules
 from spectral_param.torch_state.precision import full_precision, wide
+from spectral_param.torch_state.private import ConvNd
 
 Image = tuple[int, ...]
 Images = Image | Mapping[str, Image]
@@ -132,7 +132,7 @@ def convolution(module: nn.Module, tensor_name: str = "weight") -> Geometry:
     Raises:
         ValueError: if the module is none, or the name is of no kernel.
     """
-    if not isinstance(module, _ConvNd):
+    if not isinstance(module, ConvNd):
         raise ValueError(
             f"operator: expected a convolution, got {type(module).__name__}; leave it out to read a matrix."
         )
@@ -177,7 +177,7 @@ def check_convolutions(operator: Images | None, model: nn.Module) -> None:
     """
     if operator is None:
         return
-    convolutions = (name for name, module in named_modules(model) if isinstance(module, _ConvNd))
+    convolutions = (name for name, module in named_modules(model) if isinstance(module, ConvNd))
     names = [f"{name}.weight" if name else "weight" for name in convolutions]
     patterns = tuple(operator) if isinstance(operator, Mapping) else ("*",)
     for pattern in patterns:
@@ -198,7 +198,7 @@ def image_for(operator: Images | None, module: nn.Module, name: str) -> Image | 
         >>> image_for({"stem.*": (32, 32)}, conv, "stem.weight"), image_for((8, 8), nn.Linear(2, 2), "head.weight")
         ((32, 32), None)
     """
-    if operator is None or not isinstance(module, _ConvNd) or name.rpartition(".")[2] != "weight":
+    if operator is None or not isinstance(module, ConvNd) or name.rpartition(".")[2] != "weight":
         return None
     if isinstance(operator, Mapping):
         image = next((image for pattern, image in operator.items() if fnmatchcase(name, pattern)), None)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.spectrum.dense.krylov import leading_svd
+from spectral_param.spectrum.dense.bidiagonal import greatest_singular_value
 from spectral_param.spectrum.operator import convolution, operator_norm_bound, operator_singular_values
 from spectral_param.torch_state.precision import wide
 from spectral_param.torch_state.shards import whole
@@ -111,7 +111,7 @@ def operator_numbers(module: nn.Module, weight: Tensor, image: tuple[int, ...]) 
 
 @torch.no_grad()
 def leading_numbers(module: nn.Module, weight: Tensor, chunks: int = 1) -> dict[str, Tensor]:
-    """``sigma_max`` and ``stable_rank`` of each matrix, from a few products: 3 ms for one of 512 on a CPU core.
+    """``sigma_max`` and ``stable_rank`` of each matrix, from a few products: 1 ms for one of 512 on a CPU core.
 
     A collective for a ``DTensor``. σ is found from below, to about 1 %.
 
@@ -132,6 +132,12 @@ def leading_numbers(module: nn.Module, weight: Tensor, chunks: int = 1) -> dict[
     """
     matrices = matrices_of(module, weight, chunks)
     stack = matrices.of(wide(whole(weight.detach())))
-    greatest = torch.stack([leading_svd(matrix, 1, spare=3)[1][0] for matrix in stack]).double()
-    entire = stack.double().square().sum((1, 2))
-    return {"sigma_max": greatest.cpu(), "stable_rank": (entire / greatest.square()).cpu()}
+    sizes = torch.linalg.vector_norm(stack, dim=(1, 2), dtype=torch.float64).cpu()
+    greatest = torch.tensor(
+        [
+            greatest_singular_value(matrix, size) if math.isfinite(size) else math.nan
+            for matrix, size in zip(stack, sizes.tolist(), strict=True)
+        ],
+        dtype=torch.float64,
+    )
+    return {"sigma_max": greatest, "stable_rank": (sizes / greatest).square()}

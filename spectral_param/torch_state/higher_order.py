@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spectral_param.torch_state.private import is_legacy_batched, transforms_are_active
+
 
 def must_run_again(*grads: Tensor | None) -> bool:
     """Whether a backward is itself followed by autograd or by ``vmap``, which in-place operations would lose.
@@ -15,9 +17,9 @@ def must_run_again(*grads: Tensor | None) -> bool:
     Args:
         grads: what the backward is given; batched by the older ``vmap`` where ``is_grads_batched`` is asked for.
     """
-    if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+    if torch.is_grad_enabled() or transforms_are_active():
         return True
-    return any(grad is not None and torch._C._functorch.is_legacy_batchedtensor(grad) for grad in grads)
+    return any(grad is not None and is_legacy_batched(grad) for grad in grads)
 
 
 def gradients_by_running_again(

@@ -6,8 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import is_fake
-from torch.nn.modules import module as torch_module
+
+from spectral_param.torch_state.private import (
+    dispatch_modes,
+    forward_mode_is_on,
+    has_any_global_hook,
+    is_fake,
+    tracing_state,
+    transforms_are_active,
+)
 
 
 def autocast_is_on(device: str) -> bool:
@@ -42,16 +49,14 @@ def is_lowered(device: str) -> bool:
     except RuntimeError:  # set for one backend alone, by the newer of torch's two ways
         pass
     backend: Any = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
-    return getattr(backend.matmul, "fp32_precision", "coarse") not in ("ieee", "none")
+    products = getattr(backend, "matmul", None)  # before torch 2.9 one setting for all, which was asked above
+    return getattr(products, "fp32_precision", "coarse") not in ("ieee", "none")
 
 
 def traced_or_transformed() -> bool:
     """Whether something other than eager autograd looks on: a compiler, a tracer, a transform, forward-mode AD."""
     return (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
-        or torch._C._are_functorch_transforms_active()
-        or torch.autograd.forward_ad._current_level >= 0
+        torch.compiler.is_compiling() or tracing_state() is not None or transforms_are_active() or forward_mode_is_on()
     )
 
 
@@ -61,15 +66,15 @@ def is_seen_through() -> bool:
     A compiler is none of them, unless a transform is within what it compiles.
     """
     return (
-        (not torch.compiler.is_compiling() and torch._C._get_tracing_state() is not None)
-        or torch._C._are_functorch_transforms_active()
-        or torch.autograd.forward_ad._current_level >= 0
+        (not torch.compiler.is_compiling() and tracing_state() is not None)
+        or transforms_are_active()
+        or forward_mode_is_on()
     )
 
 
 def under_dispatch_mode() -> bool:
     """Whether a mode such as ``FakeTensorMode`` sees every operation, and may make something else of it."""
-    return torch._C._len_torch_dispatch_stack() > 0
+    return dispatch_modes() > 0
 
 
 def has_numbers(tensor: Tensor) -> bool:
@@ -95,7 +100,7 @@ def is_listened_to(*modules: nn.Module) -> bool:
         >>> is_listened_to(layer)
         True
     """
-    if torch_module._has_any_global_hook():
+    if has_any_global_hook():
         return True
     for m in modules:  # noqa: SIM110  # asked at each read, and any() of a generator takes longer
         if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:

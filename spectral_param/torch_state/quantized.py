@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from spectral_param.torch_state.private import is_traceable_wrapper_subclass
 from spectral_param.torch_state.shards import is_shard
 
 

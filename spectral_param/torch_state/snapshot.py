@@ -10,15 +10,12 @@ Note [Snapshots]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from spectral_param.torch_state.checksum import checksum
-
-address: Callable[[Tensor], int] = torch._C._data_address  # type: ignore[attr-defined]
-"""Where a tensor's numbers are; asked for so, they are not taken for written to."""
+from spectral_param.torch_state.private import address, lazy_clone, memory_users
 
 
 class Snapshot:
@@ -73,14 +70,14 @@ def lazy_copy(tensor: Tensor) -> Tensor:
         tensor([1., 1.])
     """
     try:
-        return torch._lazy_clone(tensor.detach())
+        return lazy_clone(tensor.detach())
     except RuntimeError:  # the memory of a file, of NumPy or of several processes
         return tensor.detach().clone()
 
 
 def _twin(tensor: Tensor) -> Tensor | None:
     """A lazy copy, if every write to the memory goes by way of this tensor's storage."""
-    if tensor.device.type != "cpu" or torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) > 2:  # one is ours
+    if tensor.device.type != "cpu" or memory_users(tensor) > 1:
         return None
     copy = lazy_copy(tensor)
     return copy if address(copy) == address(tensor) else None

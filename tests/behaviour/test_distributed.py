@@ -28,6 +28,7 @@ from spectral_param import (
     without_adapter,
 )
 from spectral_param.torch_state.shards import whole
+from tests.versions import sharding_on_the_cpu
 
 
 def registered_model():
@@ -76,7 +77,7 @@ def shard(model):
 
 
 @pytest.mark.parametrize("assign", [False, True])
-@pytest.mark.parametrize("wrap", [DistributedDataParallel, shard])
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, pytest.param(shard, marks=sharding_on_the_cpu)])
 def test_ranks_agree_with_each_other_and_with_one_process(two_processes, wrap, assign):
     first, second = two_processes(train_wrapped, wrap, assign)
     alone = train(registered_model(), *data(), assign=assign)
@@ -106,7 +107,7 @@ def free_model():
     return model
 
 
-@pytest.mark.parametrize("wrap", [DistributedDataParallel, shard])
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, pytest.param(shard, marks=sharding_on_the_cpu)])
 def test_reflectors_grow_with_sigma_on_every_rank_as_in_one_process(two_processes, wrap):
     first, second = two_processes(train_by_groups_wrapped, wrap)
     alone = train_by_groups(free_model(), *data())
@@ -317,7 +318,7 @@ def train_frozen_bases_wrapped(rank, wrap):
         return train_on_frozen_bases(wrap(model_on_frozen_bases()), x[rank::2], y[rank::2])
 
 
-@pytest.mark.parametrize("wrap", [DistributedDataParallel, shard])
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, pytest.param(shard, marks=sharding_on_the_cpu)])
 def test_frozen_bases_are_fine_tuned_over_ranks_as_in_one_process(two_processes, wrap):
     first, second = two_processes(train_frozen_bases_wrapped, wrap)
     alone = train_on_frozen_bases(model_on_frozen_bases(), *data())

@@ -8,14 +8,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("spectral_param", "lightning_modules", "datamodules")
 STOREYS = (
-    {"spectral_param.torch_state", "spectral_param.sizes", "spectral_param.user_cache"},
+    {"spectral_param.torch_state", "spectral_param.sizes", "spectral_param.user_cache", "spectral_param.extras"},
     {"spectral_param.sigma", "spectral_param.functional", "datamodules"},
     {"spectral_param.parametrization", "spectral_param.native", "spectral_param.show_config"},
     {"spectral_param.registration", "spectral_param.spectrum"},
     {"spectral_param.nn", "spectral_param.optimizers", "spectral_param.report"},
-    {"spectral_param.bounds", "spectral_param"},
-    {"spectral_param.callbacks"},
-    {"lightning_modules", "spectral_param.__main__"},
+    {"spectral_param.bounds", "spectral_param", "spectral_param.callbacks"},
+    {"lightning_modules"},
+    {"spectral_param.__main__"},
 )
 ROOMS = {room: storey for storey, rooms in enumerate(STOREYS) for room in rooms}
 WITHIN = {  # rooms within a room, from below
@@ -25,7 +25,7 @@ WITHIN = {  # rooms within a room, from below
     "spectral_param.spectrum": ("dense", ""),
     "spectral_param.report": ("", "checkpoints"),
     "spectral_param.bounds": ("", "lipschitz"),
-    "spectral_param.callbacks": ("through_time", ""),
+    "spectral_param.callbacks": ("private", "through_time", ""),
 }
 
 

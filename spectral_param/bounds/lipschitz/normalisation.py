@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from spectral_param.bounds.lipschitz.moved import Moved
+from spectral_param.torch_state.private import BatchNorm
 
 
-def batch_norm(module: _BatchNorm) -> Tensor:
+def batch_norm(module: BatchNorm) -> Tensor:
     """By the statistics that are kept."""
     if module.running_mean is None or module.running_var is None:
         raise ValueError(f"module: expected running statistics in {type(module).__name__}, got none.")

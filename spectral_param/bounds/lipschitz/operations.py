@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from spectral_param.bounds.lipschitz.moved import Moved
 from spectral_param.nn.residual import Residual
+from spectral_param.torch_state.private import ConvNd, NormBase
 
 ADD = {operator.add, operator.sub, torch.add, torch.sub, "add", "sub"}
 BY_SIGN = {operator.add, operator.sub, operator.mul, operator.truediv}
@@ -46,8 +47,8 @@ class ShapesNotKnown(NotKnown):
 
 MAKES_ANEW = (
     nn.Linear,
-    nn.modules.conv._ConvNd,
-    nn.modules.batchnorm._NormBase,
+    ConvNd,
+    NormBase,
     nn.LayerNorm,
     nn.GroupNorm,
     *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from spectral_param.bounds.lipschitz.moved import Moved, Shape, Step
 from spectral_param.bounds.norms import operator_norms, rounding, weight_in_evaluation
@@ -19,6 +18,7 @@ from spectral_param.functional.convolution.padding import circle, stretch
 from spectral_param.parametrization.blocks import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.spectrum.operator import FEW, operator_norm_bound
+from spectral_param.torch_state.private import ConvNd
 
 _POOLED: dict[type[nn.Module], int] = {
     nn.MaxPool1d: 1,
@@ -41,7 +41,7 @@ _ADAPTIVE: dict[type[nn.Module], int] = {
 }
 
 
-def convolution(module: _ConvNd, value: Moved) -> Tensor:
+def convolution(module: ConvNd, value: Moved) -> Tensor:
     """By its frequencies, or for a registered kernel by its σ where that is less.
 
     On images of every size, where an example is known on those of its size.
@@ -108,7 +108,7 @@ def adaptive_pooling(module: nn.Module, value: Moved) -> Tensor:
 
 def shape_after_windows(module: Any, shape: Shape) -> Shape:
     """Of a convolution or a pooling with windows of one size."""
-    geometry = geometry_of(module) if isinstance(module, _ConvNd) else _pooled(module)
+    geometry = geometry_of(module) if isinstance(module, ConvNd) else _pooled(module)
     each = zip(geometry.stride, geometry.padding, geometry.reach, geometry.output_padding, strict=True)
     steps: list[Step] = []
     for stride, padding, reach, more in each:
@@ -120,7 +120,7 @@ def shape_after_windows(module: Any, shape: Shape) -> Shape:
             if getattr(module, "ceil_mode", False):  # where the last window may start goes by the padding itself
                 how = f"up, from {padding}"
             steps.append((stride, grown, how))
-    if isinstance(module, _ConvNd):
+    if isinstance(module, ConvNd):
         shape = shape.with_channels(module.in_channels, module.out_channels)
     return shape.with_sides(tuple(steps))
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo import OptimizedModule
 
+from spectral_param.callbacks.private import is_compiled as was_compiled
 from spectral_param.callbacks.through_time.adjoint import RecordedCall, drops_out, save_rng
 from spectral_param.functional.ways import Way
 from spectral_param.nn import SpectralRNN, SVDLinear
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.torch_state import private
 from spectral_param.torch_state.precision import wide
 
 RECURRENT = (nn.RNNBase, SpectralRNN)
@@ -156,6 +157,4 @@ def is_linear(layer: nn.Module) -> bool:
 
 def is_compiled(model: nn.Module) -> bool:
     """Whether ``torch.compile`` works on the model or a part of it."""
-    if getattr(model, "_compiler_ctx", None) is not None:  # Lightning's trace of torch.compile(model)
-        return True
-    return any(isinstance(m, OptimizedModule) or m._compiled_call_impl is not None for m in model.modules())
+    return was_compiled(model) or any(private.is_compiled(m) for m in model.modules())

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
-from torch.nn.modules.conv import _ConvNd
+
+from spectral_param.torch_state.private import ConvNd
 
 
 class Side(NamedTuple):
@@ -82,7 +83,7 @@ class Geometry:
         return (m - 1) * self.stride[i] - sum(self.padding[i]) + self.reach[i] + self.output_padding[i] + 1
 
 
-def geometry_of(module: _ConvNd) -> Geometry:
+def geometry_of(module: ConvNd) -> Geometry:
     """Reads ``nn.Conv1d`` to ``nn.Conv3d`` and their transposes.
 
     Example:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from spectral_param.torch_state.private import dispatch_modes
 from spectral_param.user_cache import is_ours, user_cache
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("scan.cpp", "low_rank.cpp"))
@@ -96,7 +97,7 @@ def is_plain(tensor: Tensor) -> bool:
         [True, False]
     """
     plain = type(tensor) in (Tensor, Parameter) and tensor.dtype == torch.float32 and tensor.device.type == "cpu"
-    return plain and (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() == 0)
+    return plain and (torch.compiler.is_compiling() or dispatch_modes() == 0)
 
 
 def in_memory(tensor: Tensor) -> Tensor:

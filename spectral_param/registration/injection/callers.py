@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import torch
 
+from spectral_param.torch_state.private import tracing_state
+
 
 class _Caller(NamedTuple):
     module: str  # a module's name, or how it begins where it ends in a dot
@@ -78,7 +80,7 @@ def refuse_to_swap(owner: str, tensor_name: str) -> None:
 
 def refuse_onnx() -> None:
     """Raises ``RuntimeError`` within ``torch.onnx.export``, which has no triangular solves."""
-    if torch._C._get_tracing_state() is None and not torch.compiler.is_exporting():
+    if tracing_state() is None and not torch.compiler.is_exporting():
         return
     if torch.onnx.is_in_onnx_export():
         raise RuntimeError(

@@ -16,6 +16,7 @@ from spectral_param.registration.injection.shared_class import shared_class
 from spectral_param.registration.injection.sole_holder import check_not_wrapped
 from spectral_param.registration.injection.svd_list import SVDList
 from spectral_param.registration.injection.teaching import plain_class
+from spectral_param.torch_state.private import fill_flat_weights
 from spectral_param.torch_state.shards import is_shard
 from spectral_param.torch_state.users_line import warn
 
@@ -68,7 +69,7 @@ def uninstall(module: nn.Module, tensor_name: str) -> None:
         module.__class__ = base
     module.register_parameter(tensor_name, value)
     if isinstance(module, nn.RNNBase) and not parametrize.is_parametrized(module):
-        nn.RNNBase._init_flat_weights(module)
+        fill_flat_weights(module)
     present = module._parameters
     order = first.parameter_order
     names = [n for n in order if n in present] + [n for n in present if n not in order]

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrize
 
 from spectral_param.functional.ways import (
     SURELY_SPARE_NOT,
@@ -30,6 +29,7 @@ from spectral_param.registration.injection.callers import refuse_onnx
 from spectral_param.registration.injection.watch import handed_out, tell_of_writes
 from spectral_param.registration.injection.weight_property import kept
 from spectral_param.torch_state.modes import autocast_is_on, is_listened_to, is_seen_through
+from spectral_param.torch_state.private import unsafe_view, weight_cache
 
 
 def without_weight(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -182,7 +182,7 @@ def _applied(
     # In memory of its own and no view, so that what follows may change it in place.
     alone = not torch.compiler.is_exporting() and rows.shape[0] == 1
     output = output.clone() if alone else output.contiguous()
-    return output if input.dim() == 2 else torch.ops.aten._unsafe_view(output, (*input.shape[:-1], layer.out_features))
+    return output if input.dim() == 2 else unsafe_view(output, (*input.shape[:-1], layer.out_features))
 
 
 def _kept_weight(p: SVDParametrization, input: Tensor) -> Tensor | None:
@@ -214,7 +214,7 @@ def _vectors(p: SVDParametrization, input: Tensor) -> int:
 def _somebody_wants_the_weight(p: SVDParametrization) -> bool:
     """Whether W is kept by torch, or its making is listened to, also by a forward put in the place of torch's."""
     held = p.parametrization_list
-    return parametrize._cache_enabled > 0 or is_listened_to(held, p) or _has_own_forward(held, p)
+    return weight_cache() is not None or is_listened_to(held, p) or _has_own_forward(held, p)
 
 
 def _has_own_forward(*modules: nn.Module) -> bool:

@@ -16,7 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from spectral_param.registration.injection.whereabouts import name_of
 from spectral_param.torch_state.checksum import checksum
-from spectral_param.torch_state.snapshot import address, lazy_copy
+from spectral_param.torch_state.private import address, memory_users
+from spectral_param.torch_state.snapshot import lazy_copy
 from spectral_param.torch_state.users_line import warn
 
 
@@ -27,11 +28,8 @@ class _HandedOut:
         self.weight = weight
         self.numbers = lazy_copy(weight) if weight.device.type == "cpu" else None
         self.storage = weight.detach()  # where its numbers were, should ``.data`` be set
-        self.uses = self._uses()  # by its graph and by us
+        self.users = memory_users(self.storage)  # by its graph and by us
         self.requires_grad, self.version = weight.requires_grad, self._version()
-
-    def _uses(self) -> int:
-        return torch._C._storage_Use_Count(self.storage.untyped_storage()._cdata)
 
     def _version(self) -> int | None:
         return None if self.weight.is_inference() else self.weight._version
@@ -57,7 +55,7 @@ class _HandedOut:
     @property
     def is_held(self) -> bool:
         """Whether somebody else has the tensor or its storage, and may change it yet."""
-        return sys.getrefcount(self.weight) > 2 or self._uses() > self.uses
+        return sys.getrefcount(self.weight) > 2 or memory_users(self.storage) > self.users
 
 
 handed_out: weakref.WeakKeyDictionary[nn.Module, list[_HandedOut]] = weakref.WeakKeyDictionary()

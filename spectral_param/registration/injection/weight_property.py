@@ -24,11 +24,9 @@ from spectral_param.registration.injection import watch
 from spectral_param.registration.injection.callers import refuse_onnx, refuse_to_lend, refuse_to_swap
 from spectral_param.registration.injection.sole_holder import owner_of_parameter
 from spectral_param.torch_state.modes import is_listened_to, traced_or_transformed, under_dispatch_mode
+from spectral_param.torch_state.private import saved_tensor_hooks, tracing_state, weight_cache
 from spectral_param.torch_state.shards import write_
 from spectral_param.torch_state.users_line import warn
-
-_saving = functools.partial(torch._C._autograd._top_saved_tensors_default_hooks, False)
-"""The hooks by which what is computed now is saved for the backward."""
 
 
 class _Read:
@@ -38,7 +36,7 @@ class _Read:
 
     def __init__(self, keep: bool) -> None:
         self.keep = keep
-        self.hooks = _saving()
+        self.hooks = saved_tensor_hooks()
         self.weights: dict[tuple[object, ...], Tensor] = {}
 
     def weight(self, module: nn.Module, held: Any, tensor_name: str) -> Tensor:
@@ -56,7 +54,7 @@ class _Read:
 
     def _is_of_experts(self, held: Any) -> bool:
         """Whether a loop may read one block after another, each time all; not in a part that is checkpointed alone."""
-        return held._modules["0"].chunks > 1 and self.hooks == _saving()
+        return held._modules["0"].chunks > 1 and self.hooks == saved_tensor_hooks()
 
 
 class _Running(threading.local):
@@ -159,7 +157,7 @@ def foreign_property(tensor_name: str) -> property:
 
 def _read_plain(module: Any, tensor_name: str) -> Any:
     """The attribute as a class without the property would have it: a sibling of the module had that parametrized."""
-    own = vars(module)
+    own = module.__dict__  # which older compilers know better than vars
     return own[tensor_name] if tensor_name in own else module.__getattr__(tensor_name)
 
 
@@ -198,14 +196,15 @@ def _evaluate(module: nn.Module, held: Any, tensor_name: str) -> Tensor:
         return built
     if torch.is_grad_enabled() and isinstance(p := held._modules["0"], SVDParametrization):
         p.kept_weight.clear()
-    if not parametrize._cache_enabled:
+    cache = weight_cache()
+    if cache is None:
         return held()
-    if torch._C._get_tracing_state() is not None:
+    if tracing_state() is not None:
         raise RuntimeError("Cannot trace a model while caching parametrizations.")
     key = (id(module), tensor_name)
-    weight = parametrize._cache.get(key)
+    weight = cache.get(key)
     if weight is None:
-        weight = parametrize._cache[key] = held()
+        weight = cache[key] = held()
     return weight
 
 
@@ -216,7 +215,7 @@ def kept(held: Any) -> Tensor | None:
         held: the parametrization list; nothing traces or transforms.
     """
     p = held._modules["0"]
-    if together.running.store or parametrize._cache_enabled or len(held._modules) > 1:
+    if together.running.store or weight_cache() is not None or len(held._modules) > 1:
         return None
     if "forward" in held.__dict__ or "forward" in p.__dict__ or under_dispatch_mode():
         return None

@@ -52,21 +52,6 @@ def inspect(options: argparse.Namespace) -> None:
         print(_write_page(rows, options.file, options.page), file=sys.stderr)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line.
-
-    Args:
-        arguments: those after ``inspect``; ``None``: of the process.
-    """
-    parser = argparse.ArgumentParser(prog="spectral-param inspect", description=__doc__)
-    add_arguments(parser)
-    options = parser.parse_args(arguments)
-    try:
-        inspect(options)
-    except (FileNotFoundError, ValueError) as error:
-        parser.error(str(error))
-
-
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """With null for what is no number, which JSON has not."""
     return {name: _number(value) for name, value in row.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +42,7 @@ def stored_tensors(path: str | Path) -> dict[str, Stored]:
     Args:
         path: ``.safetensors``, the ``.index.json`` of several such files, or what ``torch.save`` wrote, ``.pt``,
             ``.bin`` or Lightning's ``.ckpt`` among others. That is loaded with ``weights_only=True``; of what a
-            training program saved, the state dict of the model is taken.
+            training program saved, the state dict of the model is taken, and that of an optimizer never.
 
     Returns:
         The tensors by name, in the order of the file; also those that cannot be read, such as one that an index names
@@ -95,10 +96,12 @@ def _of_index(path: Path) -> Iterator[tuple[str, Stored]]:
 
 def _loaded(path: Path) -> Any:
     try:
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError:  # a file of before torch 1.6 cannot be mapped
-            return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "(?i).*sparse", UserWarning)  # tensors that are named and passed over
+            try:
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            except RuntimeError:  # a file of before torch 1.6 cannot be mapped
+                return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ValueError(f"{path}: expected a checkpoint of tensors and plain values alone; {error}") from error
 
@@ -109,8 +112,15 @@ def _tensors_in(found: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     elif isinstance(found, Mapping):
         if not prefix and (known := next((key for key in STATE_DICTS if isinstance(found.get(key), Mapping)), None)):
             found = found[known]
+        if _is_of_optimizer(found):
+            return
         for name, value in found.items():
             yield from _tensors_in(value, f"{prefix}.{name}" if prefix else str(name))
+
+
+def _is_of_optimizer(found: Mapping[Any, Any]) -> bool:
+    """Whether it is what ``Optimizer.state_dict`` answers: averages of gradients, which have no σ to speak of."""
+    return isinstance(found.get("state"), Mapping) and isinstance(found.get("param_groups"), list)
 
 
 def _in_memory(path: Path, name: str, tensor: Tensor) -> Stored:

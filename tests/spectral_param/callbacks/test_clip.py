@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch import callbacks as of_lightning
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, StochasticWeightAveraging
 from torch import nn
 
 from spectral_param import (
@@ -19,6 +20,9 @@ from spectral_param.callbacks import SpectralClip
 from spectral_param.callbacks.clip import project_
 from spectral_param.parametrization.blocks import matrices_of
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
+from tests.versions import averaging_steps
+
+EVERY_STEP = pytest.param(lambda: of_lightning.EMAWeightAveraging(), marks=averaging_steps)
 
 
 class Witness(Callback):
@@ -176,7 +180,7 @@ def test_renormalizing_keeps_reflectors_at_unit_length(tmp_path):
         torch.testing.assert_close(reflectors.norm(dim=0), torch.ones(4))
 
 
-@pytest.mark.parametrize("averaging", [EMAWeightAveraging, lambda: StochasticWeightAveraging(1e-2, swa_epoch_start=1)])
+@pytest.mark.parametrize("averaging", [EVERY_STEP, lambda: StochasticWeightAveraging(1e-2, swa_epoch_start=1)])
 def test_averages_stay_in_range_whatever_the_order(tmp_path, averaging):
     for before in (True, False):
         model = Regression()
@@ -251,9 +255,10 @@ def test_sigma_that_is_not_finite_is_not_made_a_number(tmp_path):
     assert model.sigma.isnan().all()
 
 
+@averaging_steps
 @pytest.mark.parametrize("late", [False, True])
 def test_an_average_over_steps_through_zero_is_in_range(tmp_path, late):
-    class Late(EMAWeightAveraging):
+    class Late(of_lightning.EMAWeightAveraging):
         def should_update(self, step_idx=None, epoch_idx=None):
             return not late and super().should_update(step_idx, epoch_idx)
 
@@ -270,7 +275,7 @@ def test_an_average_over_steps_through_zero_is_in_range(tmp_path, late):
         assert model.sigma.max() <= 1.1 + 1e-6
 
 
-@pytest.mark.parametrize("averaging", [EMAWeightAveraging, lambda: StochasticWeightAveraging(1e-2)])
+@pytest.mark.parametrize("averaging", [EVERY_STEP, lambda: StochasticWeightAveraging(1e-2)])
 def test_averages_of_plain_weights_that_may_not_shrink_are_refused(tmp_path, averaging):
     clip = SpectralClip(0.5, 0.8, project_dense=True)
     with pytest.raises(ValueError, match=r"^project_dense: expected min=0 beside \w+WeightAveraging"):
@@ -478,15 +483,20 @@ def test_plain_weights_are_held_from_below_too_by_their_svd(tmp_path):
     assert 0.5 - 1e-5 <= sigma.min() <= sigma.max() <= 0.6 + 1e-5
 
 
-def test_what_is_averaged_of_plain_weights_is_held_below_the_cap(tmp_path):
+def test_what_a_schedule_free_optimizer_averages_of_plain_weights_is_held_below_the_cap(tmp_path):
     model = Shrinking(ScheduleFree)
     clip = SpectralClip(max=0.4, weights=(), dense="second.*")
     options = {"max_epochs": 3, "num_sanity_val_steps": 0}
     trainer(tmp_path, clip, **options).fit(model, vectors(20), vectors(1))
     assert 0.39 < np.max([weight for weights in model.evaluated for weight in weights[1]]) <= 0.404
+
+
+@averaging_steps
+def test_what_is_averaged_of_plain_weights_is_held_below_the_cap(tmp_path):
+    clip = SpectralClip(max=0.4, weights=(), dense="second.*")
     model = Regression()
     model.second.weight.data *= 5
-    trainer(tmp_path, EMAWeightAveraging(decay=0.99), clip).fit(model, vectors())
+    trainer(tmp_path, of_lightning.EMAWeightAveraging(decay=0.99), clip).fit(model, vectors())
     assert singular_values(model.second).max() <= 0.404
 
 

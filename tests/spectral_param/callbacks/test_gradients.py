@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch import callbacks as of_lightning
 from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 
@@ -17,6 +17,7 @@ from spectral_param.nn import SpectralRNN, SVDLinear
 from spectral_param.registration.injection.matrix_free import thin_factors
 from spectral_param.spectrum.patterns import owner_of
 from tests.spectral_param.callbacks.small_runs import Regression, Sequences, sequences, trainer, vectors
+from tests.versions import averaging_steps
 
 
 class Truthful(Sequences):
@@ -192,6 +193,7 @@ def test_manual_optimization_watches_the_first_backward(tmp_path):
     check(monitor, model.truth[::4])
 
 
+@averaging_steps
 def test_no_hook_stays(tmp_path):
     class Failing(Sequences):
         def training_step(self, batch, batch_idx):
@@ -204,7 +206,7 @@ def test_no_hook_stays(tmp_path):
         model = kind()
         monitor = GradientNormMonitor(layers="head", every_n_steps=1)
         try:
-            trainer(tmp_path, monitor, EMAWeightAveraging()).fit(model, sequences())
+            trainer(tmp_path, monitor, of_lightning.EMAWeightAveraging()).fit(model, sequences())
         except KeyError:
             assert kind is Failing
         assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Subset
 from spectral_param import singular_values
 from spectral_param.callbacks import GradientNormMonitor, SpectralClip, SpectralMonitor, SpectralPenalty
 from tests.spectral_param.callbacks.small_runs import Regression, Sequences, sequences, trainer, vectors
+from tests.versions import full_state_of_fsdp1, sharding_on_the_cpu
 
 
 class InGroup(LightningEnvironment):
@@ -81,6 +82,9 @@ def fsdp2(rank):
 STRATEGIES = {"ddp": (Regression, ddp), "fsdp": (Regression, fsdp), "fsdp2": (Sharded, fsdp2)}
 
 
+MARKS = {"fsdp": full_state_of_fsdp1, "fsdp2": sharding_on_the_cpu}
+
+
 def watched(kind):
     """Callbacks of every sort; the last two keep readings."""
     dense = () if kind == "fsdp" else "second.*"
@@ -133,7 +137,7 @@ def check(ranks, alone):
 
 
 @pytest.mark.filterwarnings("ignore:.*will not be saved|Be aware that when using `ckpt_path`")
-@pytest.mark.parametrize("kind", STRATEGIES)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in STRATEGIES])
 def test_every_callback_under_every_strategy(two_processes, tmp_path, kind):
     alone = watched(kind)
     model = Regression()

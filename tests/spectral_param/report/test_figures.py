@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -60,6 +62,26 @@ def test_margin_gradient_and_loss_are_drawn_as_given():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "radius", "baseline"]
     assert [panel.get_yscale() for panel in figure.axes] == ["log", "log", "linear"]
     fits(figure)
+
+
+def test_a_curve_that_nobody_has_has_no_panel_and_long_names_fit_under_the_others():
+    names = [f"encoder.layers.{i}.self_attn.out_proj.weight" for i in range(6)]
+    runs = {name: {"margin": (STEPS, STEPS * 0.1)} for name in names} | {"loss": {"loss": (STEPS, np.ones(20))}}
+    figure = figures.margin_gradient_loss_figure(runs)
+    assert [panel.get_title() for panel in figure.axes] == ["spectral margin  max|σ - 1|", "training loss"]
+    fits(figure)
+
+
+def test_long_titles_are_broken_where_a_name_has_a_dot():
+    sigma = np.ones((20, 3))
+    runs = {f"encoder.layers.{i}.self_attn.out_proj.weight": (STEPS, sigma) for i in range(3)}
+    for draw in (figures.sigma_ridgeline_figure, figures.sigma_lines_figure):
+        figure = draw(runs)
+        assert figure.axes[0].get_title() == "encoder.layers.0.self_attn\n.out_proj.weight"
+        fits(figure)
+        figure.canvas.draw()
+        boxes = [panel.title.get_window_extent() for panel in figure.axes]
+        assert all(one.x1 < following.x0 for one, following in pairwise(boxes))
 
 
 def test_running_means():

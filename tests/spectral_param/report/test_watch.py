@@ -6,14 +6,14 @@ from spectral_param import register_svd_parametrization
 from spectral_param.report.watch import Watch
 
 
-def test_large_plain_weights_are_read_whole_at_every_tenth_reading_and_glanced_at_in_between():
+def test_large_plain_weights_are_read_whole_rarely_and_glanced_at_in_between():
     model = nn.Sequential(register_svd_parametrization(nn.Linear(4, 4)), nn.Linear(500, 500, bias=False))
     watch = Watch(dense="1.*", statistics=["sigma_max", "stable_rank", "sigma_min"])
     truth = torch.linalg.svdvals(model[1].weight.detach())
-    for reading in range(11):
+    for reading in range(27):  # 25 for a width of 500
         readings, numbers = watch.take(model)
-        assert ("1.weight" in readings) == (reading % 10 == 0) == ("sigma_min-1.weight" in numbers)
-        assert ("spectral_margin" in numbers) == (reading % 10 == 0)
+        assert ("1.weight" in readings) == (reading % 25 == 0) == ("sigma_min-1.weight" in numbers)
+        assert ("spectral_margin" in numbers) == (reading % 25 == 0)
         assert "0.weight" in readings
         assert numbers["sigma_max-1.weight"] == pytest.approx(truth[0].item(), rel=0.01)
         stable_rank = truth.square().sum() / truth[0].square()
@@ -34,3 +34,9 @@ def test_a_glance_at_gates_names_each():
     whole.pop("spectral_margin")
     assert glanced == pytest.approx(whole, rel=1e-6)
     assert len(glanced) == 4
+
+
+@pytest.mark.parametrize(("width", "every"), [(256, 1), (300, 1), (500, 25), (1000, 50)])
+def test_wide_weights_are_read_whole_more_rarely(width, every):
+    model = nn.Linear(width, width, bias=False)
+    assert Watch(dense="*")._interval(model) == every

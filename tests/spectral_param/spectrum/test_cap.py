@@ -10,6 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from spectral_param import SpectralCap, register_svd_parametrization, singular_values
 from spectral_param.spectrum.dense.ceiling import Ceiling
 from spectral_param.torch_state.shards import whole
+from tests.versions import muon
 
 
 class Experts(nn.Module):
@@ -28,7 +29,7 @@ def loss_of(model):
 def optimizers():
     yield "AdamW", lambda p: torch.optim.AdamW(p, lr=0.1)
     yield "fused", lambda p: torch.optim.AdamW(p, lr=0.1, fused=True)
-    yield "Muon", lambda p: torch.optim.Muon([w for w in p if w.dim() == 2], lr=0.3)
+    yield pytest.param("Muon", lambda p: torch.optim.Muon([w for w in p if w.dim() == 2], lr=0.3), marks=muon)
     yield "SGD", lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.9)
 
 

@@ -9,9 +9,10 @@ from torch import nn
 from spectral_param import Band, inverse, register_svd_parametrization, spectral_margin, together
 from spectral_param.nn import SVDLinear
 from spectral_param.torch_state.precision import full_precision
+from tests.versions import a_precision_each
 
 
-@pytest.fixture(params=["high", "medium", "mkldnn", "autocast"])
+@pytest.fixture(params=["high", "medium", pytest.param("mkldnn", marks=a_precision_each), "autocast"])
 def coarse(request):
     """A mode in which products of float32 may be coarser."""
     if request.param == "autocast":
@@ -73,9 +74,14 @@ def test_an_orthogonal_layer_keeps_lengths_of_what_it_is_applied_to():
     torch.testing.assert_close(lengths, x.norm(dim=-1), rtol=1e-5, atol=0)
 
 
+def backends():
+    found = (getattr(backend, "matmul", None) for backend in (torch.backends.mkldnn, torch.backends.cuda))
+    return [getattr(products, "fp32_precision", None) for products in found]
+
+
 def test_the_mode_is_the_users_again_afterwards():
     torch.set_float32_matmul_precision("medium")
-    before = torch.backends.mkldnn.matmul.fp32_precision, torch.backends.cuda.matmul.fp32_precision
+    before = backends()
     layer, barrier = layers(), threading.Barrier(4)
 
     def read():
@@ -88,7 +94,7 @@ def test_the_mode_is_the_users_again_afterwards():
         thread.start()
     for thread in threads:
         thread.join()
-    after = torch.backends.mkldnn.matmul.fp32_precision, torch.backends.cuda.matmul.fp32_precision
+    after = backends()
     mode = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     assert (after, mode) == (before, "medium")

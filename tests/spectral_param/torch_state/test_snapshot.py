@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from spectral_param.torch_state.snapshot import Snapshot, address, lazy_copy
+from spectral_param.torch_state.private import address
+from spectral_param.torch_state.snapshot import Snapshot, lazy_copy
+from tests.versions import writable_dlpack
 
 WRITERS = {
     "in place": lambda p: p.detach().mul_(2),
@@ -31,6 +33,7 @@ WRITERS = {
     "a pointer": lambda p: ctypes.memset(p.data_ptr(), 0, 40),
     "init": lambda p: nn.init.orthogonal_(p.data.view(10, 10)),
 }
+MARKS = {"DLPack": writable_dlpack}
 READERS = {
     "a product": lambda p: p.view(10, 10) @ torch.ones(10),
     "a sum": lambda p: p.sum(),
@@ -68,7 +71,7 @@ def tensor(memory, tmp_path):
     return memory(values, tmp_path) if memory is of_a_file else memory(values)
 
 
-@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+@pytest.mark.parametrize("write", [pytest.param(f, id=n, marks=MARKS.get(n, ())) for n, f in WRITERS.items()])
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_a_writer_is_seen(write, memory, tmp_path):
     p = tensor(memory, tmp_path)
@@ -99,6 +102,7 @@ def test_one_who_had_the_memory_before_is_seen_and_stays_where_the_tensor_is(hol
     assert p[0] == 7
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True")  # LBFGS's own, before torch 2.10
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adafactor, torch.optim.LBFGS])
 def test_an_optimizer_steps_as_ever_and_is_seen(optimizer):
     p = nn.Parameter(torch.randn(10, 10))

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from spectral_param import register_svd_parametrization
+from tests.versions import muon as needs_muon
 
 
 def lstm():
@@ -14,6 +15,7 @@ def step(model, optimizer):
     optimizer.step()
 
 
+@needs_muon
 def test_muon_is_told_once_that_chunks_are_no_matrix():
     model = lstm()
     muon = torch.optim.Muon([p for p in model.parameters() if p.ndim == 2])
@@ -23,6 +25,7 @@ def test_muon_is_told_once_that_chunks_are_no_matrix():
     step(model, muon)
 
 
+@needs_muon
 def test_muon_without_factors_is_told_of_nothing():
     model = lstm()
     step(model, torch.optim.Muon([p for name, p in model.named_parameters() if p.ndim == 2 and "param" not in name]))

@@ -9,6 +9,7 @@ from torch import nn
 from spectral_param import register_svd_parametrization, save_adapter
 from spectral_param.__main__ import main
 from spectral_param.report.checkpoints.inspection import compare_files, inspect_file
+from spectral_param.report.checkpoints.stored import stored_tensors
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
 from tests.spectral_param.report.checkpoints.files import write_safetensors
 
@@ -200,7 +201,6 @@ def test_what_is_no_weight_is_named_when_two_files_are_compared_as_well(tmp_path
     assert all("plain_state_dict" in reason for reason in passed_over.values())
 
 
-@pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants")  # torch says that it takes a while
 def test_a_tensor_that_has_no_numbers_in_a_row_is_passed_over_by_name(tmp_path):
     tensors = {
         "dense": torch.eye(3),
@@ -247,3 +247,15 @@ def test_control_characters_of_names_do_not_reach_the_terminal_or_the_page(tmp_p
     torch.save({name: torch.ones(1).expand(2, 2)}, tmp_path / "a.pt")
     with pytest.raises(ValueError, match=r"expected a\\x1b\[2J\\nb\\u202e with numbers of its own"):
         inspect_file(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("key", ["optimizer", "opt", "optimizer_states"])
+def test_what_an_optimizer_keeps_is_no_weight(tmp_path, key):
+    model = nn.Linear(6, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(6)).sum().backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    saved = {"net": model.state_dict(), key: [state] if key.endswith("s") else state}
+    torch.save(saved, tmp_path / "run.pt")
+    assert list(stored_tensors(tmp_path / "run.pt")) == ["net.weight", "net.bias"]

@@ -120,3 +120,46 @@ def test_zero_is_a_weight_like_another():
     assert not ceiling.hold_(weight)
     assert not ceiling.hold_(weight.fill_(0.1))
     assert ceiling.hold_(weight.fill_(1.0))
+
+
+def test_a_weight_that_moves_far_at_every_step_is_seldom_copied_until_it_stays(monkeypatch):
+    weight = torch.randn(40, 40) / 40
+    ceiling = ceiling_of(weight, 1.0)
+    tried, power = [], ceiling._power
+    monkeypatch.setattr(ceiling, "_power", lambda product: tried.append(None) or power(product))
+    for _ in range(100):
+        assert not ceiling.hold_(weight.copy_(torch.randn(40, 40) / 20))
+    assert len(tried) < 10
+    for _ in range(100):
+        assert not ceiling.hold_(weight.mul_(0.9999))
+    monkeypatch.setattr(ceiling_module, "gram", lambda _: pytest.fail("a Gram matrix"))
+    for _ in range(100):
+        assert not ceiling.hold_(weight.mul_(0.9999))
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (20, 60), (60, 20), (3, 30, 20)])
+def test_where_products_are_fast_a_wandering_weight_is_below_the_edge_too(monkeypatch, shape):
+    monkeypatch.setattr(ceiling_module, "multiplies_fast", lambda device: True)
+    by_products = []
+    capped = ceiling_module.capped_by_products
+    monkeypatch.setattr(ceiling_module, "capped_by_products", lambda *args: by_products.append(None) or capped(*args))
+    weight = torch.randn(shape) / 10
+    ceiling, twin = ceiling_of(weight, 1.2), weight.clone()
+    for _ in range(60):
+        weight += 0.02 * torch.randn(shape).sign() * torch.rand(1)
+        twin.copy_(weight)
+        ceiling.hold_(weight)
+        u, s, vh = torch.linalg.svd(twin, full_matrices=False)
+        expected = u * torch.where(s[..., :1] > 1.212, s.clamp_max(1.2), s).unsqueeze(-2) @ vh
+        torch.testing.assert_close(weight, expected, rtol=0, atol=1e-4)
+        assert greatest(weight) <= 1.212
+    assert by_products
+
+
+@pytest.mark.parametrize(("scale", "tolerance"), [(1e7, 0.01), (1.0, 1e-5)])
+def test_what_products_cannot_do_is_done_by_a_decomposition(monkeypatch, scale, tolerance):
+    monkeypatch.setattr(ceiling_module, "multiplies_fast", lambda device: True)
+    monkeypatch.setattr(ceiling_module, "capped_by_products", lambda *_: pytest.fail("products"))
+    weight = scale * torch.randn(30, 30)
+    assert ceiling_of(weight, 1.0, tolerance=tolerance).hold_(weight)
+    assert greatest(weight) <= 1 + tolerance

@@ -1,0 +1,22 @@
+"""Marks of what older versions cannot do themselves, each with the reason; docs/versions.md tells the same."""
+
+from importlib.metadata import version
+
+import pytest
+from packaging.version import Version
+
+
+def needs(package: str, least: str, what: str) -> pytest.MarkDecorator:
+    """Skips a test with a version of a package below the least one that has what it takes."""
+    return pytest.mark.skipif(Version(version(package)) < Version(least), reason=f"{package} {least} has {what}")
+
+
+a_precision_each = needs("torch", "2.9", "a precision of products for each backend")
+hooks_seen_by_compilers = needs("torch", "2.11", "compiled code that looks for hooks that were added since")
+sharding_on_the_cpu = needs("torch", "2.10", "sharding on the CPU that trains as one process does")
+full_state_of_fsdp1 = needs("torch", "2.11", "a state dict of FSDP1 on the CPU that does not end the process")
+muon = needs("torch", "2.9", "Muon")
+writable_dlpack = needs("numpy", "2.1", "arrays by DLPack that can be written to")
+averaging_steps = needs("lightning", "2.6", "EMAWeightAveraging")
+
+COMPILES_TO_THE_BIT = Version(version("torch")) >= Version("2.11")
