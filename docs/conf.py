@@ -28,6 +28,7 @@ extensions = [
     "elsewhere",
     "formulas",
     "repository",
+    "thumbnails",
 ]
 exclude_patterns = ["_build"]
 nitpicky = True  # a name that leads nowhere is an error

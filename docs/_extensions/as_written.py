@@ -57,7 +57,7 @@ def _link(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes
     [(name, _)] = found.values()
     node = node.copy()
     node["reftarget"] = name
-    return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], name, node, content)
+    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", name, node, content)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
