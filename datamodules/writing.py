@@ -68,11 +68,12 @@ def held(part: Path) -> Iterator[None]:
         else:
             while not _locked(stack.enter_context(part.open("ab")), part):
                 pass  # it was moved or removed as we waited
+        ours = part.stat()
         try:
             yield
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                if part.stat().st_size == 0:
+            with contextlib.suppress(FileNotFoundError):  # or another's, who came as soon as ours had been moved
+                if (there := part.stat()).st_size == 0 and os.path.samestat(ours, there):
                     part.unlink()
 
 

@@ -52,11 +52,11 @@ def test_a_part_is_held_by_one_at_a_time(end, tmp_path):
             most.append(len(inside))
             time.sleep(0.01)
             part.write_bytes(b"some")
+            inside.pop()  # once it has been moved or removed, the next comes in
             if end == "moved":
                 part.replace(tmp_path / "file")
             elif end == "removed":
                 part.unlink()
-            inside.pop()
 
     threads = [threading.Thread(target=work) for _ in range(6)]
     for thread in threads:
@@ -65,3 +65,13 @@ def test_a_part_is_held_by_one_at_a_time(end, tmp_path):
         thread.join()
     assert most == [1] * 6
     assert [path.name for path in tmp_path.iterdir()] == {"moved": ["file"], "removed": [], "kept": ["file.part"]}[end]
+
+
+def test_what_another_holds_since_ours_was_moved_is_left(tmp_path):
+    part = tmp_path / "file.part"
+    with held(part):
+        part.write_bytes(b"some")
+        part.replace(tmp_path / "file")
+        another = part.open("ab")  # empty as yet
+    assert part.exists()
+    another.close()
