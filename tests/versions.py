@@ -18,6 +18,7 @@ full_state_of_fsdp1 = needs("torch", "2.14", "a state dict of FSDP1 on the CPU t
 muon = needs("torch", "2.9", "Muon")
 experts_in_one_tensor = needs("transformers", "5.0", "experts of Mixtral in one tensor")
 writable_dlpack = needs("numpy", "2.1", "arrays by DLPack that can be written to")
+traced_tuples = needs("torch", "2.14", "a torch.cat that torch.fx follows for a tuple that it traces")
 configured_bars = needs("lightning", "2.6", "a rich progress bar that a configuration can name")
 averaging_steps = needs("lightning", "2.6", "EMAWeightAveraging")
 
