@@ -20,6 +20,7 @@ experts_in_one_tensor = needs("transformers", "5.0", "experts of Mixtral in one 
 writable_dlpack = needs("numpy", "2.1", "arrays by DLPack that can be written to")
 traced_tuples = needs("torch", "2.14", "a torch.cat that torch.fx follows for a tuple that it traces")
 configured_bars = needs("lightning", "2.6", "a rich progress bar that a configuration can name")
+checkpoints_by_command = needs("lightning", "2.6", "a command that reads the checkpoint of a model by its class")
 averaging_steps = needs("lightning", "2.6", "EMAWeightAveraging")
 
 COMPILES_TO_THE_BIT = Version(version("torch")) >= Version("2.14")

@@ -13,6 +13,7 @@ from lightning_modules import SequenceClassifier
 from lightning_modules.cli import main
 from spectral_param import svd_parametrizations
 from tests.small_data import write_multilabel, write_ucr, write_words
+from tests.versions import checkpoints_by_command
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -100,6 +101,7 @@ def test_configurations_fit_the_real_data(shared_data):
         main(["fit", *options, *small, *FAST])
 
 
+@checkpoints_by_command
 def test_checkpoint_scores_as_at_the_end_of_training(small_mnist_options, small_mnist):
     options = ["--config", str(MNIST_ROWS), *small_mnist_options, "--trainer.log_every_n_steps=1"]
     fit = main(["fit", *options])
@@ -119,6 +121,7 @@ def test_checkpoint_scores_as_at_the_end_of_training(small_mnist_options, small_
     assert torch.equal(loaded.eval()(inputs), fit.model(inputs))
 
 
+@checkpoints_by_command
 def test_predict_leaves_a_file_and_says_where(small_mnist_options, caplog):
     options = ["--config", str(MNIST_ROWS), *small_mnist_options]
     main(["fit", *options, "--trainer.log_every_n_steps=1"])
