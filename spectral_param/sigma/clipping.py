@@ -78,7 +78,7 @@ def returned(sigma_map: SigmaMap, raw: Tensor, side: Tensor, low: float) -> Tens
         tensor([ 0.9000, -0.3000,  0.3000])
     """
     sigma = sigma_map(wide(raw))
-    has_crossed = (sigma.signbit() != side.signbit()) & ~sigma.isnan()
+    has_crossed = (sigma.signbit() ^ side.signbit()) & ~sigma.isnan()
     return torch.where(has_crossed, sigma_map.inverse(low * side).to(raw.dtype), raw)
 
 

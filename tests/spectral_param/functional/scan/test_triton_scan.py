@@ -21,6 +21,7 @@ from tests.spectral_param.functional.scan.against_float64 import (
     error,
     error_of_second_derivatives,
 )
+from tests.versions import interpreted_kernels
 
 ROOT = Path(__file__).parents[4]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
@@ -44,17 +45,20 @@ def interpreted():
 
 
 @needs_triton
+@interpreted_kernels
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_equal_to_float64_with_gradients(interpreted, case):
     assert interpreted[str(case)] < TOLERANCE[case.dtype]
 
 
 @needs_triton
+@interpreted_kernels
 def test_second_derivatives(interpreted):
     assert interpreted["second"] < 1e-5
 
 
 @needs_triton
+@interpreted_kernels
 @pytest.mark.parametrize("nonlinearity", ["tanh", "relu", "leaky_relu"])
 def test_activations_keep_their_digits(interpreted, nonlinearity):
     assert interpreted["activations"][nonlinearity] < 5e-7
