@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -58,14 +59,16 @@ class SpectralClip(Callback):
 
     Raises:
         TypeError: if patterns are no strings, or ``operator`` is something else.
-        ValueError: if not 0 ≤ min ≤ max, or with ``dense`` and ``min=0`` if ``max`` is 0 or infinite; for ``operator``
-            without ``dense``, with ``min`` above 0, or at fit start for what is not in the model; at fit start if a
-            σ map reaches no value in [min, max], for plain weights under ``FSDPStrategy`` and ``renormalize`` on
-            any sharded parameters, of which no rank holds a whole column, for plain weights with ``min`` above 0 where
-            weights are averaged, and for optimizers that average in a way that is not known.
+        ValueError: if not 0 ≤ min ≤ max, for neither without ``renormalize``, or with ``dense`` and ``min=0`` if
+            ``max`` is 0 or infinite; for ``operator`` without ``dense``, with ``min`` above 0, or at fit start for what
+            is not in the model; at fit start if a σ map reaches no value in [min, max], for plain weights under
+            ``FSDPStrategy`` and ``renormalize`` on any sharded parameters, of which no rank holds a whole column, for
+            plain weights with ``min`` above 0 where weights are averaged, and for optimizers that average in a way that
+            is not known.
 
     Warns:
-        UserWarning: at fit start, of patterns that match nothing and of weights whose factors no optimizer holds.
+        UserWarning: at fit start, of patterns that match nothing, of a model with nothing to clip, and of weights whose
+            factors no optimizer holds.
 
     Example:
         >>> from spectral_param.callbacks import SpectralClip
@@ -96,6 +99,8 @@ class SpectralClip(Callback):
         self.per_gate = per_gate
         if self.dense and min == 0:
             check_cap(max, tolerance)
+        if min == 0 and max == math.inf and not renormalize:
+            raise ValueError("min, max: expected one of them, or renormalize=True, got none.")
         check_images(operator)
         if operator is not None and (min > 0 or not self.dense):
             raise ValueError("operator: expected None with min above 0, and without dense, whose kernels it is for.")
@@ -109,9 +114,12 @@ class SpectralClip(Callback):
         trained = parametrized_weights(pl_module, self.weights)
         projected = plain_weights(pl_module, self.weights) if self.project_dense else {}
         warn_unmatched("weights", self.weights, [*trained, *projected], "weight to clip")
-        warn_unmatched("dense", self.dense, plain_weights(pl_module, self.dense), "plain weight")
+        dense = plain_weights(pl_module, self.dense)
+        warn_unmatched("dense", self.dense, dense, "plain weight")
+        if "*" in self.weights and not (trained or projected or dense):
+            rank_zero_warn("SpectralClip has nothing to clip: no weight is in SVD form, and dense names no other.")
         check_convolutions(self.operator, pl_module)
-        for name, (module, _) in plain_weights(pl_module, self.dense).items():
+        for name, (module, _) in dense.items():
             image_for(self.operator, module, name)
         for parametrization in trained.values():
             parametrization.check_clip(self.min, self.max)

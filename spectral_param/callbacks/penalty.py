@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -34,7 +35,7 @@ class SpectralPenalty(Callback):
         ValueError: if ``weight`` is not positive and finite.
 
     Warns:
-        UserWarning: at fit start, of patterns that match nothing.
+        UserWarning: at fit start, of patterns that match nothing, and of a model with nothing to penalize.
 
     Example:
         >>> from spectral_param.callbacks import SpectralPenalty
@@ -51,7 +52,10 @@ class SpectralPenalty(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Says which patterns match nothing."""
-        warn_unmatched("weights", self.weights, parametrized_weights(pl_module, ["*"]), "weight in SVD form")
+        penalized = parametrized_weights(pl_module, self.weights)
+        warn_unmatched("weights", self.weights, penalized, "weight in SVD form")
+        if "*" in self.weights and not penalized:
+            rank_zero_warn("SpectralPenalty has nothing to penalize: no weight is in SVD form.")
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Adds the gradient to those that the optimizer is about to use."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -46,7 +47,7 @@ class BandSchedule(Callback):
             ``interval`` is unknown.
 
     Warns:
-        UserWarning: at fit start, of patterns that match no weight in a ``Band``.
+        UserWarning: at fit start, of patterns that match no weight in a ``Band``, and of a model without one.
 
     Example:
         >>> from spectral_param.callbacks import BandSchedule
@@ -104,7 +105,10 @@ class BandSchedule(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Says which patterns match nothing."""
-        warn_unmatched("weights", self.weights, _banded(pl_module, ["*"]), "weight in a Band")
+        banded = _banded(pl_module, self.weights)
+        warn_unmatched("weights", self.weights, banded, "weight in a Band")
+        if "*" in self.weights and not banded:
+            rank_zero_warn("BandSchedule has nothing to move: no weight is in a Band.")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Moves the bands on, counting epochs."""

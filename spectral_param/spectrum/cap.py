@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -18,8 +19,13 @@ from spectral_param.sigma.level import number
 from spectral_param.spectrum.dense.ceiling import Ceiling
 from spectral_param.spectrum.dense.operator_ceiling import OperatorCeiling
 from spectral_param.spectrum.operator import Images, check_convolutions, check_images, image_for
-from spectral_param.spectrum.patterns import as_patterns, plain_weights
+from spectral_param.spectrum.patterns import as_patterns, parametrized_weights, plain_weights
 from spectral_param.spectrum.schedule_free import averages_itself, check_averages, hold_
+
+_REGISTERED = (
+    "has a σ of its own: a σ map holds it below the cap, Bounded say, or "
+    "clip_singular_values_(model, max=…) after each step, or SpectralClip(max=…)"
+)
 
 
 class _Held(NamedTuple):
@@ -54,6 +60,10 @@ class SpectralCap:
         TypeError: if ``max`` or ``tolerance`` is no number, patterns are no strings, or ``operator`` is something else.
         ValueError: if ``max`` or ``tolerance`` is not positive and finite, nothing matches, or an image does not suit
             its convolution.
+
+    Warns:
+        UserWarning: of weights in SVD form that the patterns name and whose σ map goes above the cap: they are passed
+            over.
 
     Example:
         >>> import torch
@@ -92,8 +102,14 @@ class SpectralCap:
                 matrices = matrices_of(module, weight, blocks_of(module, tensor_name) if per_gate else 1)
                 ceiling = Ceiling(matrices, max, tolerance)
             self._held[name] = _Held(module, tensor_name, ceiling)
+        uncapped = _registered_above(model, patterns, max * (1 + tolerance))
         if not self._held:
-            raise ValueError(f"dense: expected patterns of plain weights, {', '.join(patterns)} matches none.")
+            raise ValueError(
+                f"dense: expected patterns of plain weights, {', '.join(patterns)} matches none."
+                + (f" {', '.join(uncapped)} {_REGISTERED}." if uncapped else "")
+            )
+        if uncapped:
+            warnings.warn(f"SpectralCap passes over {', '.join(uncapped)}, which {_REGISTERED}.", stacklevel=2)
 
     @property
     def names(self) -> list[str]:
@@ -187,6 +203,12 @@ class SpectralCap:
 
 def _parameters_of(optimizer: Optimizer) -> set[int]:
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def _registered_above(model: nn.Module, patterns: Sequence[str], edge: float) -> list[str]:
+    """The chosen weights in SVD form whose σ map goes above an edge."""
+    chosen = parametrized_weights(model, patterns).items()
+    return [name for name, held in chosen if bool(torch.as_tensor(held.sigma_map.reaches(edge, math.inf)).any())]
 
 
 def check_cap(max: float, tolerance: float) -> None:

@@ -451,13 +451,15 @@ def test_only_the_chosen_weights(tmp_path):
 
 
 def test_bad_options(tmp_path):
+    with pytest.raises(ValueError, match="min, max: expected one of them, or renormalize=True, got none"):
+        SpectralClip()
     for low, high in ((-1.0, 1.0), (2.0, 1.0), (float("nan"), 1.0)):
         with pytest.raises(ValueError, match="min, max: expected 0 <= min <= max"):
             SpectralClip(low, high)
     with pytest.raises(TypeError, match="weights: expected a name pattern"):
-        SpectralClip(weights=nn.Linear(1, 1))
+        SpectralClip(max=1.0, weights=nn.Linear(1, 1))
     with pytest.warns(UserWarning, match="weights: third matches no weight to clip"):
-        trainer(tmp_path, SpectralClip(weights="third")).fit(Regression(), vectors())
+        trainer(tmp_path, SpectralClip(max=1.0, weights="third")).fit(Regression(), vectors())
 
 
 class Norms(Callback):

@@ -179,7 +179,7 @@ def refused_on_a_rank(rank, folder, kind):
     cases = {
         "dense": (Regression, vectors, SpectralMonitor(dense="*"), fsdp),
         "renormalize": (Sharded, vectors, SpectralClip(renormalize=True), fsdp2),
-        "project_dense": (Regression, vectors, SpectralClip(project_dense=True), fsdp),
+        "project_dense": (Regression, vectors, SpectralClip(max=1.0, project_dense=True), fsdp),
         "cap": (Regression, vectors, SpectralClip(max=1.0, dense="*"), fsdp),
         "recurrent": (Recurrent, sequences, GradientNormMonitor(), fsdp2),
     }

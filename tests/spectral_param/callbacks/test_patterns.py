@@ -5,8 +5,14 @@ import torch
 from lightning.pytorch.callbacks import ModelPruning
 from torch import nn
 
-from spectral_param import Fixed, parameter_groups, register_svd_parametrization, svd_parametrizations
-from spectral_param.callbacks import SpectralClip, SpectralMonitor
+from spectral_param import (
+    Fixed,
+    parameter_groups,
+    register_svd_parametrization,
+    remove_svd_parametrization,
+    svd_parametrizations,
+)
+from spectral_param.callbacks import BandSchedule, SpectralClip, SpectralMonitor, SpectralPenalty
 from spectral_param.callbacks.patterns import warn_unmatched, warn_untrained
 from spectral_param.parametrization.lookup import qualified_name
 from spectral_param.spectrum.patterns import as_patterns, parametrized_weights, plain_weights
@@ -67,7 +73,15 @@ def test_patterns_that_match_nothing_are_named():
     warn_unmatched("weights", ["*"], [], "weight")
 
 
-@pytest.mark.parametrize("callback", [SpectralMonitor(), SpectralClip()])
+@pytest.mark.parametrize("callback", [SpectralClip(max=1.0), SpectralPenalty(0.1), BandSchedule({0: 0.1})])
+def test_a_model_with_nothing_for_a_callback_is_told(tmp_path, callback):
+    plain = Regression()
+    remove_svd_parametrization(plain.first)
+    with pytest.warns(UserWarning, match=rf"^{type(callback).__name__} has nothing to \w+: no weight is in"):
+        trainer(tmp_path, callback).fit(plain, vectors(2))
+
+
+@pytest.mark.parametrize("callback", [SpectralMonitor(), SpectralClip(max=1.0)])
 def test_weights_that_pruning_passes_over_are_named(tmp_path, callback):
     pruning = ModelPruning("l1_unstructured", amount=0.5)
     with pytest.warns(UserWarning, match=r"^ModelPruning passes over first\.weight, which are computed from factors"):

@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from spectral_param import SpectralCap, register_svd_parametrization, singular_values
+from spectral_param import Band, Bounded, SpectralCap, register_svd_parametrization, singular_values
 from spectral_param.spectrum.dense.ceiling import Ceiling
 from spectral_param.torch_state.shards import whole
 from tests.versions import muon
@@ -58,7 +58,7 @@ def test_layers_of_every_kind_are_read_as_registration_reads_them():
             "experts": Experts(),
             "embedding": nn.Embedding(9, 4),
             "norm": nn.LayerNorm(4),
-            "registered": register_svd_parametrization(nn.Linear(3, 3)),
+            "registered": register_svd_parametrization(nn.Linear(3, 3), sigma=Bounded(0.2), init="orthogonal"),
         }
     )
     cap = SpectralCap(model, 0.2)
@@ -175,6 +175,18 @@ def test_an_optimizer_in_a_wrapper_is_seen():
 def test_what_cannot_be_held_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SpectralCap(nn.Linear(3, 3), **options)
+
+
+def test_registered_weights_that_may_go_above_are_named():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    register_svd_parametrization(model[0])
+    register_svd_parametrization(model[1], sigma=Band(0.1), init="orthogonal")
+    with pytest.warns(UserWarning, match=r"SpectralCap passes over 0\.weight, which has a σ of its own: .*Bounded"):
+        cap = SpectralCap(model, 1.2)
+    assert cap.names == ["2.weight"]
+    assert SpectralCap(model, 1.2, dense="2.*").names == ["2.weight"]
+    with pytest.raises(ValueError, match=r"matches none\. 0\.weight has a σ of its own: .*clip_singular_values_"):
+        SpectralCap(model[:1], 1.2)
 
 
 def test_a_weight_that_was_registered_meanwhile_is_named():

@@ -32,9 +32,10 @@ gpu = pytest.mark.skipif(triton_scan.why_off() is not None, reason=f"Triton scan
 
 def run(module, **environment):
     """The output of a program of its own: Triton reads its environment once."""
-    # Triton of before NumPy 2.4 takes numbers out of arrays as NumPy then began to advise against
-    advice = "ignore:Conversion of an array with ndim > 0"
-    command = [sys.executable, "-W", "error", "-W", advice, "-m", module]
+    # Triton of before NumPy 2.4 takes numbers out of arrays as NumPy then began to advise against, and Triton builds
+    # a syntax tree as Python 3.13 advises against
+    advice = ("-W", "ignore:Conversion of an array with ndim > 0", "-W", "ignore:AnnAssign.__init__ missing")
+    command = [sys.executable, "-W", "error", *advice, "-m", module]
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | environment
     return subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 
