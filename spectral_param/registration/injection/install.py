@@ -88,9 +88,12 @@ def _set_class(module: nn.Module, base: type[nn.Module]) -> None:
 
 def _tell_of_losses(weight: Any) -> None:
     hooks = weight._backward_hooks or weight._post_accumulate_grad_hooks
-    for name, there in (("gradient", weight.grad is not None), ("hooks", bool(hooks))):
+    for name, there, remedy in (
+        ("gradient", weight.grad is not None, "register after zero_grad()"),
+        ("hooks", bool(hooks), "add them to the factors"),
+    ):
         if there:
-            warn(f"the {name} of the weight cannot be carried over to its factors.")
+            warn(f"the {name} of the weight cannot be carried over to its factors: {remedy}.")
 
 
 def _parameter_order(module: nn.Module) -> tuple[str, ...]:
