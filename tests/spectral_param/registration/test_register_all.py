@@ -272,7 +272,8 @@ def test_what_is_told_of_many_weights_is_told_once():
     with pytest.warns(UserWarning, match="the gradient") as told:
         register_all(model)
     assert [str(warning.message) for warning in told] == [
-        "0.weight, 2.weight: the gradient of the weight cannot be carried over to its factors: register after zero_grad()."
+        "0.weight, 2.weight: the gradient of the weight cannot be carried over to its factors: "
+        "register after zero_grad()."
     ]
 
 
