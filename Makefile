@@ -50,7 +50,7 @@ $(VENV)/.docs: $(READY)
 	@touch $@
 
 docs: $(VENV)/.docs ## build the site into docs/_build/html, notebooks and all (under 2 minutes)
-	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -j auto docs docs/_build/html
 
 workflows: $(READY) ## check the workflows of GitHub
 	$(BIN)/python -m pip install --quiet zizmor check-jsonschema

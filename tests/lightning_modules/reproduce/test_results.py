@@ -66,7 +66,7 @@ def append(folder: Path, first: int, count: int) -> None:
 
 def test_processes_that_append_at_once_lose_no_line(tmp_path):
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=append, args=(tmp_path, first, 40)) for first in (0, 40, 80)]
+    processes = [context.Process(target=append, args=(tmp_path, first, 60)) for first in (0, 60)]
     for process in processes:
         process.start()
     for process in processes:
