@@ -49,7 +49,7 @@ def main(args: ArgsType = None) -> LightningCLI | None:
             seed_everything_default=0,
             save_config_kwargs={"overwrite": True},
             parser_class=Parser,
-            parser_kwargs={"description": DESCRIPTION},
+            parser_kwargs={"prog": "spectral-param", "description": DESCRIPTION},
             args=args,
         )
 

@@ -19,6 +19,7 @@ from spectral_param.callbacks.sharded_sigma import has_flat_shards
 from spectral_param.parametrization.blocks import blocks_of, matrices_of
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import clipping
+from spectral_param.sigma.level import number
 from spectral_param.spectrum.cap import SpectralCap, check_cap
 from spectral_param.spectrum.dense.projection import project_
 from spectral_param.spectrum.operator import Images, check_convolutions, check_images, image_for
@@ -58,7 +59,7 @@ class SpectralClip(Callback):
             step changes the length in second order only, by less than the noise of the moments.
 
     Raises:
-        TypeError: if patterns are no strings, or ``operator`` is something else.
+        TypeError: if ``min`` or ``max`` is no number, patterns are no strings, or ``operator`` is something else.
         ValueError: if not 0 ≤ min ≤ max, for neither without ``renormalize``, or with ``dense`` and ``min=0`` if
             ``max`` is 0 or infinite; for ``operator`` without ``dense``, with ``min`` above 0, or at fit start for what
             is not in the model; at fit start if a σ map reaches no value in [min, max], for plain weights under
@@ -89,8 +90,9 @@ class SpectralClip(Callback):
         project_dense: bool = False,
         renormalize: bool = False,
     ) -> None:
+        min, max = number("min", min), number("max", max)
         if not 0 <= min <= max:
-            raise ValueError(f"min, max: expected 0 <= min <= max, got {min} and {max}.")
+            raise ValueError(f"min, max: expected 0 <= min <= max, got {min:g} and {max:g}.")
         self.min = min
         self.max = max
         self.weights = as_patterns("weights", weights)

@@ -16,6 +16,7 @@ from spectral_param.callbacks.patterns import warn_unmatched
 from spectral_param.callbacks.private import logs_now
 from spectral_param.callbacks.sharded_sigma import trained_singular_values
 from spectral_param.sigma import SigmaMap
+from spectral_param.sigma.level import number
 from spectral_param.spectrum.patterns import as_patterns, parametrized_weights
 
 
@@ -32,6 +33,7 @@ class SpectralPenalty(Callback):
         weights: name patterns of the weights in SVD form that feel it; those with fixed σ do not.
 
     Raises:
+        TypeError: if ``weight`` or ``center`` is no number.
         ValueError: if ``weight`` is not positive and finite.
 
     Warns:
@@ -44,10 +46,10 @@ class SpectralPenalty(Callback):
     """
 
     def __init__(self, weight: float, center: float = 1.0, *, weights: str | Sequence[str] = "*") -> None:
+        self.weight = number("weight", weight)
+        self.center = number("center", center)
         if not 0 < weight < math.inf:
             raise ValueError(f"weight: expected a positive, finite number, got {weight}.")
-        self.weight = weight
-        self.center = center
         self.weights = as_patterns("weights", weights)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -43,6 +43,7 @@ class BandSchedule(Callback):
         weights: name patterns of the weights whose bands follow; those with other σ maps are passed over.
 
     Raises:
+        TypeError: if a schedule is neither milestones nor a function.
         ValueError: if nothing is scheduled, there are no milestones, a radius of theirs is not positive, or
             ``interval`` is unknown.
 
@@ -67,6 +68,9 @@ class BandSchedule(Callback):
         if radius is None and center is None:
             raise ValueError("radius, center: expected a schedule for one of them, got None for both.")
         for name, schedule in (("radius", radius), ("center", center)):
+            if not (schedule is None or isinstance(schedule, Mapping) or callable(schedule)):
+                expected = "milestones, say {0: 0.01, 1000: 0.1}, or a function of the step"
+                raise TypeError(f"{name}: expected {expected}, got {type(schedule).__name__}.")
             if isinstance(schedule, Mapping) and not schedule:
                 raise ValueError(f"{name}: expected milestones, got none.")
         if isinstance(radius, Mapping) and min(radius.values()) <= 0:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim.swa_utils import AveragedModel
 
@@ -15,6 +15,26 @@ from spectral_param.parametrization.svd import SVDParametrization
 
 _WRAPPERS = re.compile(r"\b(_fsdp_wrapped_module|_orig_mod|_checkpoint_wrapped_module|_forward_module)\.")
 _OWNERS_OF_MODULE = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
+
+
+def check_module(argument: str, value: Any) -> None:
+    """Raises ``TypeError`` for what is no module, with what was meant where that can be told.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.parametrization.lookup import check_module
+        >>> check_module("model", torch.nn.Linear(2, 2).parameters())
+        Traceback (most recent call last):
+        TypeError: model: expected a torch.nn.Module, got generator; give the model itself, not its parameters.
+    """
+    if isinstance(value, nn.Module):
+        return
+    remedy = ""
+    if isinstance(value, Tensor):
+        remedy = "; give the module that holds it, or take torch.linalg.svdvals of the tensor"
+    elif isinstance(value, Iterator):
+        remedy = "; give the model itself, not its parameters"
+    raise TypeError(f"{argument}: expected a torch.nn.Module, got {type(value).__name__}{remedy}.")
 
 
 def parametrization_lists(module: nn.Module) -> Any:
@@ -35,6 +55,7 @@ def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         >>> [name for name, _ in named_modules(nn.DataParallel(nn.Sequential(nn.Linear(2, 2))))]
         ['', '', '0']
     """
+    check_module("model", model)
     wrapped: list[str] = []  # how paths into wrappers begin; a wrapper comes before what it holds
     for path, module in model.named_modules():
         name = f"{path}." if path else ""
@@ -82,6 +103,26 @@ def svd_parametrizations(model: nn.Module) -> Iterator[tuple[str, SVDParametriza
                 yield qualified_name(name), first
 
 
+def parameters_of(module: nn.Module, tensor_name: str, for_all: str) -> str:
+    """What an error says of a parameter that is not there: which are, and what within the module has one of this name.
+
+    Example:
+        >>> from torch import nn
+        >>> from spectral_param.parametrization.lookup import parameters_of
+        >>> parameters_of(nn.Linear(2, 2), "kernel", "register_all")
+        'it has weight, bias'
+        >>> parameters_of(nn.Sequential(nn.Linear(2, 2)), "weight", "register_all")
+        "it has none; give get_submodule('0') of it, or the whole to register_all"
+    """
+    computed = list(parametrization_lists(module)) if parametrize.is_parametrized(module) else []
+    names = ", ".join([*computed, *(n for n, p in module._parameters.items() if p is not None)]) or "none"
+    path, _, name = tensor_name.rpartition(".")
+    for inner, owner in module.named_modules():
+        if inner and path in ("", inner) and (owner._parameters.get(name) is not None or is_registered(owner, name)):
+            return f"it has {names}; give get_submodule({inner!r}) of it, or the whole to {for_all}"
+    return f"it has {names}"
+
+
 def matrix_parametrization(module: nn.Module, tensor_name: str = "weight") -> SVDParametrization | None:
     """:meth:`SVDParametrization.alone_on`, for those who take its factors for the SVD of a matrix.
 
@@ -94,6 +135,7 @@ def matrix_parametrization(module: nn.Module, tensor_name: str = "weight") -> SV
         >>> matrix_parametrization(nn.Linear(2, 2)) is None
         True
     """
+    check_module("module", module)
     parametrization = SVDParametrization.alone_on(module, tensor_name)
     if isinstance(parametrization, ShiftedParametrization):
         raise ValueError(

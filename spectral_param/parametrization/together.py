@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.functional.ways import Thin, is_frozen, spares_equal_weights
+from spectral_param.parametrization.lookup import check_module
 from spectral_param.parametrization.shifted import ShiftedParametrization
 from spectral_param.parametrization.side_by_side import Equal, side_by_side
 from spectral_param.parametrization.svd import SVDParametrization
@@ -72,6 +73,7 @@ def together(model: nn.Module) -> Iterator[None]:
         >>> torch.allclose(loss, model(x).square().sum())
         True
     """
+    check_module("model", model)
     if traced_or_transformed():
         yield
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,9 +67,10 @@ def load_adapter(model: nn.Module, adapter: Mapping[str, Tensor] | str | os.Path
 
     Raises:
         ModuleNotFoundError: for a path, without the package safetensors.
+        FileNotFoundError: if there is no such file.
         TypeError: if it is neither, or holds other than floating numbers.
-        ValueError: if names, shapes or a base are others, σ outside of the range of a σ map, or numbers not finite;
-            nothing is changed then.
+        ValueError: if the file is none of safetensors, names, shapes or a base are others, σ outside of the range of a
+            σ map, or numbers not finite; nothing is changed then.
 
     Example:
         >>> import copy
@@ -82,7 +84,7 @@ def load_adapter(model: nn.Module, adapter: Mapping[str, Tensor] | str | os.Path
         True
     """
     state: Mapping[str, Tensor]
-    state = _safetensors().load_file(adapter) if isinstance(adapter, (str, os.PathLike)) else adapter
+    state = _read(adapter) if isinstance(adapter, (str, os.PathLike)) else adapter
     if not isinstance(state, Mapping):
         raise TypeError(f"adapter: expected a mapping of tensors or a path, got {type(adapter).__name__}.")
     bases = _turned(model)
@@ -116,7 +118,7 @@ def save_adapter(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
     Raises:
         ModuleNotFoundError: without the package safetensors.
-        ValueError: if no base of the model is frozen.
+        ValueError: if no base of the model is frozen, or ``path`` is a folder or in one that is not there.
 
     Warns:
         UserWarning: if other parameters of the model are trained, which the file does not have.
@@ -125,10 +127,12 @@ def save_adapter(model: nn.Module, path: str | os.PathLike[str]) -> None:
     others = [name for name, own in model.named_parameters() if own.requires_grad and id(own) not in ours]
     if ours and others:
         warn(f"{some_of(others)}: trained, and not in the file of the adapter; save them too, or freeze them before.")
-    state = adapter_state_dict(model)
-    if not state:
+    if not ours:
         raise ValueError("model: expected a weight registered with base='frozen', got none.")
-    _safetensors().save_file({name: tensor.contiguous() for name, tensor in state.items()}, path)
+    if Path(path).is_dir() or not Path(path).parent.is_dir():
+        raise ValueError(f"path: expected a file in a folder that is there, got {os.fspath(path)!r}.")
+    state = adapter_state_dict(model)
+    _safetensors().torch.save_file({name: tensor.contiguous() for name, tensor in state.items()}, path)
 
 
 @contextmanager
@@ -158,6 +162,17 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
     finally:
         for p in bases:
             p.is_off = False
+
+
+def _read(path: str | os.PathLike[str]) -> Mapping[str, Tensor]:
+    package, expected = _safetensors(), "adapter: expected a file that save_adapter wrote"
+    try:
+        state: Mapping[str, Tensor] = package.torch.load_file(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{expected}, found none at {os.fspath(path)!r}.") from error
+    except (package.SafetensorError, OSError) as error:
+        raise ValueError(f"{expected}, got {os.fspath(path)!r}: {error}.") from error
+    return state
 
 
 def _checked(key: str, given: Any, own: Tensor) -> Tensor:
@@ -211,4 +226,4 @@ def _safetensors() -> Any:
         raise ModuleNotFoundError(
             "path: files of adapters need the package safetensors: pip install safetensors"
         ) from error
-    return safetensors.torch
+    return safetensors

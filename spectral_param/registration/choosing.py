@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -103,6 +104,14 @@ def _predicate(where: Where | None) -> Callable[[str, nn.Module], bool]:
     elif isinstance(where, Sequence) and all(isinstance(kind, type) for kind in where):
         kinds = tuple(where)
     elif callable(where):
+        try:
+            inspect.signature(where).bind("name", nn.Module)
+        except TypeError as error:
+            raise TypeError(
+                f"where: expected a predicate, called as where(name, module), got another: {error}."
+            ) from None
+        except ValueError:  # of some that are written in C nobody knows
+            pass
         return where
     else:
         raise TypeError(f"where: expected None, a predicate, a module type or a list of types, got {where!r}.")

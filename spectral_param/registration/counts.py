@@ -81,7 +81,8 @@ def check_choices(sigma: Any, train: Any) -> None:
         ValueError: train: expected 'all', 'sigma' or 'reflectors', got 'bias'.
     """
     if sigma is not None and not isinstance(sigma, SigmaMap):
-        raise TypeError(f"sigma: expected a σ map or None, got {type(sigma).__name__}.")
+        got = f"the class {sigma.__name__}" if isinstance(sigma, type) else type(sigma).__name__
+        raise TypeError(f"sigma: expected a σ map or None, for instance Band(0.1), got {got}.")
     if train not in ("all", "sigma", "reflectors"):
         raise ValueError(f"train: expected 'all', 'sigma' or 'reflectors', got {train!r}.")
 

@@ -31,12 +31,14 @@ def reason_for_a_plain_weight(module: nn.Module, tensor_name: str) -> str | None
             return "an embedding with padding_idx keeps a row as it is, and needs a plain weight"
     for hook in module._forward_pre_hooks.values():
         if isinstance(hook, (WeightNorm, SpectralNorm)):
-            computed, kind, own = hook.name, type(hook).__name__, f"remove_{_NAMES[type(hook)]}"
+            computed, kind, own = hook.name, type(hook).__name__, f"torch.nn.utils.remove_{_NAMES[type(hook)]}"
         elif isinstance(hook, BasePruningMethod):
             computed, kind, own = hook._tensor_name, "pruning", "torch.nn.utils.prune.remove"
         else:
             continue
-        if tensor_name == computed or tensor_name.startswith(f"{computed}_"):
+        if tensor_name == computed:
+            return f"{tensor_name!r} is what {kind} computes; take that off first, with {own}"
+        if tensor_name.startswith(f"{computed}_"):
             return f"{tensor_name!r} is what {kind} computes {computed!r} from; take that off first, with {own}"
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spectral_param.parametrization.lookup import parametrization_lists, registered_names
+from spectral_param.parametrization.lookup import check_module, parametrization_lists, registered_names
 from spectral_param.parametrization.mismatch import APPROXIMATE, SigmaMoved, TooFewReflectors, relative_difference
 from spectral_param.registration.report import percent, some_of
 from spectral_param.torch_state.precision import wide
@@ -48,8 +49,8 @@ def plain_state_dict(model: nn.Module) -> OrderedDict[str, Any]:
         >>> build().load_state_dict(plain_state_dict(model))
         <All keys matched successfully>
     """
-    state = model.state_dict()
     waiting, ours = dict(_registered(model)), _lists(model)
+    state = model.state_dict()
     weights: dict[int, Tensor] = {}
     plain: OrderedDict[str, Any] = OrderedDict()
     for key, value in state.items():
@@ -87,6 +88,7 @@ def load_plain_state_dict(model: nn.Module, state: Mapping[str, Any], strict: bo
         As torch, the missing and the unexpected keys, by the names that they have in the plain model.
 
     Raises:
+        TypeError: if ``state`` is no mapping.
         RuntimeError: as torch, for weights that do not fit, are not finite or, where ``strict``, for other keys.
 
     Warns:
@@ -98,10 +100,13 @@ def load_plain_state_dict(model: nn.Module, state: Mapping[str, Any], strict: bo
         >>> load_plain_state_dict(register_svd_parametrization(nn.Linear(3, 2)), nn.Linear(3, 2).state_dict())
         <All keys matched successfully>
     """
+    ours, changes = _lists(model), (TooFewReflectors, SigmaMoved)
+    if not isinstance(state, Mapping):
+        remedy = "; torch.load(path) reads one from a file" if isinstance(state, (str, os.PathLike)) else ""
+        raise TypeError(f"state: expected a mapping of tensors, got {type(state).__name__}{remedy}.")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         loaded = model.load_state_dict(_spread(model, state), strict=strict)
-    ours, changes = _lists(model), (TooFewReflectors, SigmaMoved)
     if any(issubclass(warning.category, changes) for warning in told):
         _tell_of_changes(model, state)
     for warning in told:
@@ -140,6 +145,7 @@ def _tell_of_changes(model: nn.Module, state: Mapping[str, Any]) -> None:
 
 def _registered(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Modules with registered weights, at each of their places, by what their keys begin with."""
+    check_module("model", model)
     for path, module in model.named_modules(remove_duplicate=False):
         if registered_names(module):
             yield f"{path}." if path else "", module

@@ -11,7 +11,14 @@ from torch.nn.utils import parametrize
 
 from spectral_param.functional.fitting import Factors
 from spectral_param.parametrization.blocks import has_channels_last, matrices_of
-from spectral_param.parametrization.lookup import is_registered, registered_names
+from spectral_param.parametrization.lookup import (
+    check_module,
+    is_registered,
+    parameters_of,
+    parametrization_lists,
+    registered_names,
+    svd_parametrizations,
+)
 from spectral_param.parametrization.starting import has_real_numbers
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.turned import TurnedParametrization
@@ -19,6 +26,7 @@ from spectral_param.registration.counts import check_choices, check_trained, cou
 from spectral_param.registration.injection.install import install, uninstall
 from spectral_param.registration.injection.sole_holder import check_sole_holder
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
+from spectral_param.registration.report import some_of
 from spectral_param.sigma import SigmaMap, Unconstrained
 from spectral_param.torch_state.private import is_traceable_wrapper_subclass
 from spectral_param.torch_state.quantized import is_quantized
@@ -223,10 +231,13 @@ def remove_svd_parametrization(
         >>> type(remove_svd_parametrization(layer)).__name__, list(layer.state_dict())
         ('Linear', ['weight', 'bias'])
     """
+    check_module("module", module)
     if not leave_parametrized:
         raise ValueError("leave_parametrized: expected True: the weight from before registration is not kept.")
     if tensor_name is not None and not is_registered(module, tensor_name):
-        raise ValueError(f"tensor_name: {tensor_name!r} has no SVD parametrization in {type(module).__name__}.")
+        within = [name for name, _ in svd_parametrizations(module)]
+        remedy = f"; without it, all within are folded: {some_of(within)}" if within else ""
+        raise ValueError(f"tensor_name: {tensor_name!r} has no SVD parametrization in {type(module).__name__}{remedy}.")
     owners = [module] if tensor_name is not None else list(module.modules())
     for owner in owners:
         names = [tensor_name] if tensor_name is not None else registered_names(owner)
@@ -240,21 +251,29 @@ def remove_svd_parametrization(
 
 def _parameter(module: nn.Module, tensor_name: str, base: str | None) -> nn.Parameter:
     """The parameter to register on, or an error that says what stands in its place."""
-    if not isinstance(module, nn.Module):
-        raise TypeError(f"module: expected a torch.nn.Module, got {type(module).__name__}.")
+    check_module("module", module)
     if not isinstance(tensor_name, str):
         raise TypeError(f"tensor_name: expected a string, got {type(tensor_name).__name__}.")
     owner = type(module).__name__
     if parametrize.is_parametrized(module, tensor_name):
-        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is parametrized already.")
+        held = parametrization_lists(module)[tensor_name]
+        whose = " and ".join(type(one).__name__ for one in held)
+        theirs = f"torch.nn.utils.parametrize.remove_parametrizations(module, {tensor_name!r})"
+        remedy = "remove_svd_parametrization(module)" if is_registered(module, tensor_name) else theirs
+        raise ValueError(
+            f"tensor_name: {tensor_name!r} of {owner} is parametrized already, by {whose}; {remedy} takes that off."
+        )
     if tensor_name in module._buffers:
         raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a buffer, expected a parameter.")
     if module._parameters.get(tensor_name) is not None:
         check_sole_holder(module, tensor_name)
     weight = module._parameters.get(tensor_name)
     if weight is None:
-        names = ", ".join(n for n, p in module._parameters.items() if p is not None) or "none"
-        raise ValueError(f"tensor_name: {owner} has no parameter {tensor_name!r}; it has {names}.")
+        needs_plain = reason_for_a_plain_weight(module, tensor_name)
+        if needs_plain is not None:
+            raise ValueError(f"module: {needs_plain}.")
+        others = parameters_of(module, tensor_name, "register_all")
+        raise ValueError(f"tensor_name: {owner} has no parameter {tensor_name!r}; {others}.")
     if isinstance(weight, nn.parameter.UninitializedParameter):
         raise ValueError(f"tensor_name: {tensor_name!r} of {owner} has no shape before the first forward.")
     if not has_real_numbers(weight):

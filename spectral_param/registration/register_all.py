@@ -87,8 +87,6 @@ def register_all(
           too small for reflectors=6: 2.weight
           to train at the rate of the plain model: parameter_groups(model, lr=…)
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
     chosen, passed_over = choose(model, where, base)
     settings = {"sigma": sigma, "init": init, "train": train, "base": base}
     changed, asked = _register(chosen, reflectors, rank, settings)

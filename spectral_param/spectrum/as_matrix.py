@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from spectral_param.parametrization.blocks import matrices_of
-from spectral_param.parametrization.lookup import is_registered, parametrization_lists
+from spectral_param.parametrization.lookup import check_module, is_registered, parameters_of, parametrization_lists
 from spectral_param.torch_state.precision import wide
 
 
@@ -42,6 +42,7 @@ def weight_of(module: nn.Module, tensor_name: str) -> Tensor:
     """The weight as the module works with it.
 
     Raises:
+        TypeError: if the module is none, or ``tensor_name`` no string.
         ValueError: if there is no such weight.
 
     Example:
@@ -49,10 +50,14 @@ def weight_of(module: nn.Module, tensor_name: str) -> Tensor:
         >>> from spectral_param.spectrum.as_matrix import weight_of
         >>> weight_of(nn.Linear(2, 2), "wieght")
         Traceback (most recent call last):
-        ValueError: tensor_name: Linear has no weight 'wieght'.
+        ValueError: tensor_name: Linear has no weight 'wieght'; it has weight, bias.
     """
+    check_module("module", module)
+    if not isinstance(tensor_name, str):
+        raise TypeError(f"tensor_name: expected a string, got {type(tensor_name).__name__}.")
     if tensor_name not in module._parameters and not parametrize.is_parametrized(module, tensor_name):
-        raise ValueError(f"tensor_name: {type(module).__name__} has no weight {tensor_name!r}.")
+        others = parameters_of(module, tensor_name, "spectral_table")
+        raise ValueError(f"tensor_name: {type(module).__name__} has no weight {tensor_name!r}; {others}.")
     weight: Tensor = getattr(module, tensor_name)
     return weight
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.parametrization.blocks import matrices_of
-from spectral_param.parametrization.lookup import svd_parametrizations
+from spectral_param.parametrization.lookup import check_module, svd_parametrizations
+from spectral_param.sigma.level import number
 from spectral_param.spectrum.dense.projection import project_
 from spectral_param.spectrum.patterns import chosen_plain
 from spectral_param.torch_state.precision import wide
@@ -35,8 +36,9 @@ def clip_singular_values_(
         ``module``.
 
     Raises:
-        TypeError: if ``dense`` is something else.
-        ValueError: if not 0 ≤ min ≤ max, or if a σ map reaches no value in there; nothing is changed then.
+        TypeError: if ``min`` or ``max`` is no number, or ``dense`` something else.
+        ValueError: if not 0 ≤ min ≤ max, without a bound, or if a σ map reaches no value in there; nothing is changed
+            then.
 
     Warns:
         UserWarning: if there is nothing to clip.
@@ -50,10 +52,16 @@ def clip_singular_values_(
         >>> singular_values(layer).detach()
         tensor([2.0000, 1.0000, 0.5000])
     """
+    check_module("module", module)
+    if isinstance(min, str):
+        raise TypeError(f"min: expected a number, got {min!r}; no weight is named, all of the module are clipped.")
+    min, max = number("min", min), number("max", max)
+    if not 0 <= min <= max:
+        raise ValueError(f"min, max: expected 0 <= min <= max, got {min:g} and {max:g}.")
+    if (min, max) == (0, math.inf):
+        raise ValueError("min, max: expected a bound for singular values, got none.")
     found = [parametrization for _, parametrization in svd_parametrizations(module)]
     plain = chosen_plain(module, dense)
-    if not 0 <= min <= max:
-        raise ValueError(f"min, max: expected 0 <= min <= max, got {min} and {max}.")
     for parametrization in found:
         parametrization.check_clip(min, max)
     _warn_of_nothing("clip_singular_values_", found, plain, dense)
@@ -84,6 +92,7 @@ def renormalize_reflectors_(module: nn.Module) -> nn.Module:
         >>> torch.allclose(renormalize_reflectors_(layer).weight, before, atol=1e-6)
         True
     """
+    check_module("module", module)
     for _, parametrization in svd_parametrizations(module):
         parametrization.renormalize_()
     return module
@@ -103,7 +112,7 @@ def spectral_penalty(module: nn.Module, center: float = 1.0, *, dense: bool | st
         A scalar, differentiable; 0 where there is nothing to pull.
 
     Raises:
-        TypeError: if ``dense`` is something else.
+        TypeError: if ``center`` is no number, or ``dense`` something else.
 
     Warns:
         UserWarning: if there is nothing to pull.
@@ -116,6 +125,8 @@ def spectral_penalty(module: nn.Module, center: float = 1.0, *, dense: bool | st
         >>> spectral_penalty(register_svd_parametrization(layer)).item()
         4.0
     """
+    check_module("module", module)
+    center = number("center", center)
     found = [parametrization for _, parametrization in svd_parametrizations(module)]
     plain = chosen_plain(module, dense)
     _warn_of_nothing("spectral_penalty", found, plain, dense)

@@ -33,7 +33,7 @@ def image_sizes(model: nn.Module, *example: Any) -> dict[str, tuple[int, ...]]:
         {'0.weight': (33, 33), '1.weight': (16, 16)}
     """
     found: dict[str, tuple[int, ...]] = {}
-    modes = [(module, module.training) for module in model.modules()]
+    modes = [(module, module.training) for _, module in named_modules(model)]
     handles = []
     for name, module in named_modules(model):
         if isinstance(module, ConvNd):

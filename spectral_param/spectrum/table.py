@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.sigma.level import number
 from spectral_param.spectrum.as_matrix import weight_of
 from spectral_param.spectrum.operator import Images, check_convolutions, check_images, convolution, image_for, in_words
 from spectral_param.spectrum.patterns import chosen_plain, owner_of
@@ -67,7 +68,7 @@ def spectral_table(
         as it is.
 
     Raises:
-        TypeError: if ``dense`` or ``operator`` is something else.
+        TypeError: if ``center`` is no number, or ``dense`` or ``operator`` is something else.
         ValueError: if an image is of no convolution, or does not suit it.
 
     Example:
@@ -86,6 +87,7 @@ def spectral_table(
         >>> [row["weight"] for row in spectral_table(model, dense=True)]
         ['0.weight', '2.weight_hh_l0', '2.weight_ih_l0']
     """
+    center = number("center", center)
     check_images(operator)
     check_convolutions(operator, model)
     rows = [_row(name, held, center, dense is not False) for name, held in svd_parametrizations(model)]

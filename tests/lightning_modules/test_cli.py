@@ -215,3 +215,10 @@ def test_runs_quietly_as_a_program(tmp_path):
         command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
     )
     assert "LeafSpec" not in run.stdout + run.stderr
+
+
+def test_the_usage_names_the_command(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["__main__.py"])
+    with pytest.raises(SystemExit, match="2"):
+        main(["fit"])
+    assert capsys.readouterr().err.startswith("usage: spectral-param ")

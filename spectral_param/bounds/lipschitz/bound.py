@@ -20,6 +20,7 @@ from spectral_param.bounds.norms import operator_norm
 from spectral_param.nn.residual import Residual
 from spectral_param.nn.spectral_rnn import SpectralRNN
 from spectral_param.nn.svd_linear import SVDLinear
+from spectral_param.parametrization.lookup import check_module
 
 
 def lipschitz_bound(module: nn.Module, *, around: Tensor | None = None, radius: float = math.inf) -> Tensor:
@@ -80,6 +81,7 @@ def lipschitz_bound(module: nn.Module, *, around: Tensor | None = None, radius: 
         >>> lipschitz_bound(nn.Sequential(Halve(), Halve())).item()
         0.25
     """
+    check_module("module", module)
     if around is not None and not isinstance(around, Tensor):
         raise TypeError(f"around: expected a tensor, got {type(around).__name__}.")
     if not radius >= 0 or (radius < math.inf and around is None):

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from spectral_param.registration.injection.whereabouts import name_of
 from spectral_param.torch_state.checksum import checksum
-from spectral_param.torch_state.private import address, memory_users
+from spectral_param.torch_state.private import address, memory_users, tracing_state
 from spectral_param.torch_state.snapshot import lazy_copy
 from spectral_param.torch_state.users_line import warn
 
@@ -77,7 +77,7 @@ def forget(parametrization_list: nn.Module) -> None:
 
 def tell_of_writes(module: Any) -> None:
     """Warns, once for each, of weights of a module that were changed after they were handed out."""
-    if handed_out:
+    if handed_out and tracing_state() is None:  # which would record the questions, of weights that it read itself
         for held in module._modules["parametrizations"]._modules.values():
             tell(held)
 

@@ -41,11 +41,14 @@ def inspect(options: argparse.Namespace) -> None:
         rows, passed_over = inspect_file(options.file, top=options.top, whole=options.whole)
     if not rows:
         reasons = "".join(f"\n  {escaped(name)}: {reason}" for name, reason in passed_over.items())
-        raise ValueError(f"{options.file}: expected matrices, found none to show.{reasons}")
+        files = options.file if options.other is None else f"{options.file} and {options.other}"
+        raise ValueError(f"{files}: expected matrices, found none to show.{reasons}")
     if options.json:
         print(json.dumps({"weights": [_plain(row) for row in rows], "passed_over": passed_over}, indent=1))
     else:
         print(SpectralTable({name: value for name, value in row.items() if name != "sigma"} for row in rows))
+        if options.other is not None:
+            print("angles in degrees, between the leading singular vectors before and after")
         for name, reason in passed_over.items():
             print(f"passed over {escaped(name)}: {reason}", file=sys.stderr)
     if options.page is not None:

@@ -74,9 +74,13 @@ def compare_files(path: str | Path, other: str | Path, *, top: int = 10) -> tupl
     """
     if top < 1:
         raise ValueError(f"top: expected a positive number, got {top}.")
-    (ours, passed_over), (theirs, over) = (weights_of(stored_tensors(file), Path(file)) for file in (path, other))
+    (ours, reasons), (theirs, others) = (weights_of(stored_tensors(file), Path(file)) for file in (path, other))
     before, after = ({weight.name: weight for weight in weights} for weights in (ours, theirs))
-    passed_over |= over
+    passed_over = {
+        name: reason if reasons.get(name) == others.get(name) else f"in {Path(file).name}, {reason}"
+        for file, over in ((path, reasons), (other, others))
+        for name, reason in over.items()
+    }
     passed_over |= {name: f"in {Path(path).name} alone" for name in before if name not in after}
     passed_over |= {name: f"in {Path(other).name} alone" for name in after if name not in before}
     shared = []
@@ -134,8 +138,9 @@ def _compared(weight: Weight, other: Weight, top: int) -> dict[str, Any]:
 
 
 def _block(matrix: Tensor, other: Tensor, top: int) -> Mapping[str, float]:
-    u, sigma, vh = (part.double() for part in leading_svd(matrix, top, steps=STEPS))
-    u_after, sigma_after, vh_after = (part.double() for part in leading_svd(other, top, steps=STEPS))
+    first = leading_svd(matrix, top, steps=STEPS)
+    second = first if torch.equal(matrix, other) else leading_svd(other, top, steps=STEPS)
+    (u, sigma, vh), (u_after, sigma_after, vh_after) = ([part.double() for part in svd] for svd in (first, second))
     size = torch.linalg.vector_norm(matrix, dtype=torch.float64)
     moved = torch.linalg.vector_norm(other - matrix, dtype=torch.float64)
     return {
@@ -143,13 +148,16 @@ def _block(matrix: Tensor, other: Tensor, top: int) -> Mapping[str, float]:
         "max": float(sigma[0]),
         "max_after": float(sigma_after[0]),
         "sigma_change": float((sigma_after - sigma).abs().max() / sigma[0]),
-        "angle_left": _angle(u.mT @ u_after),
-        "angle_right": _angle(vh @ vh_after.mT),
+        "angle_left": _angle(u, u_after),
+        "angle_right": _angle(vh.mT, vh_after.mT),
     }
 
 
-def _angle(cosines: Tensor) -> float:
-    return float(cosines.square().sum().div(len(cosines)).sqrt().clamp(max=1).acos().rad2deg())
+def _angle(basis: Tensor, after: Tensor) -> float:
+    """By the sine too, since a cosine near 1 says nothing of small angles; 0 for the same numbers."""
+    moved = after - basis
+    cosines, outside = basis.mT @ after, moved - basis @ (basis.mT @ moved)
+    return float(torch.atan2(torch.linalg.vector_norm(outside), torch.linalg.vector_norm(cosines)).rad2deg())
 
 
 def _greatest(numbers: Any) -> float:

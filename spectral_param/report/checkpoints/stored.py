@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -102,6 +104,13 @@ def _loaded(path: Path) -> Any:
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
             except RuntimeError:  # a file of before torch 1.6 cannot be mapped
                 return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # which advises to run what it refuses
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        got = f"got {escaped(found[1])}" if found else "got something else"
+        written = "as torch.save(model.state_dict(), path) writes it"
+        raise ValueError(
+            f"{path}: expected a checkpoint of tensors and plain values alone, {written}, {got}."
+        ) from error
     except Exception as error:
         raise ValueError(f"{path}: expected a checkpoint of tensors and plain values alone; {error}") from error
 

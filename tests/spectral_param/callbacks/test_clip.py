@@ -456,6 +456,8 @@ def test_bad_options(tmp_path):
     for low, high in ((-1.0, 1.0), (2.0, 1.0), (float("nan"), 1.0)):
         with pytest.raises(ValueError, match="min, max: expected 0 <= min <= max"):
             SpectralClip(low, high)
+    with pytest.raises(TypeError, match="min: expected a number, got str"):
+        SpectralClip("weight")
     with pytest.raises(TypeError, match="weights: expected a name pattern"):
         SpectralClip(max=1.0, weights=nn.Linear(1, 1))
     with pytest.warns(UserWarning, match="weights: third matches no weight to clip"):

@@ -110,5 +110,7 @@ def test_bad_options(tmp_path):
     for weight in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="weight: expected a positive, finite number"):
             SpectralPenalty(weight)
+    with pytest.raises(TypeError, match="center: expected a number, got str"):
+        SpectralPenalty(0.1, "second")
     with pytest.warns(UserWarning, match="weights: third matches no weight in SVD form"):
         trainer(tmp_path, SpectralPenalty(0.1, weights="third")).fit(Regression(), vectors())

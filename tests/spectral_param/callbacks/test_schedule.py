@@ -161,6 +161,13 @@ def test_values_between_milestones():
     assert value_at(lambda t: 2.0 * t, 3) == 6
 
 
+@pytest.mark.parametrize("name", ["radius", "center"])
+@pytest.mark.parametrize("schedule", [[0.1, 0.2], 0.1])
+def test_what_is_no_schedule(name, schedule):
+    with pytest.raises(TypeError, match=f"^{name}: expected milestones, .* or a function of the step, got "):
+        BandSchedule(**{name: schedule})
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

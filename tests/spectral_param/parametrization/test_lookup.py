@@ -1,5 +1,8 @@
 """Names of weights: the same from every function that gives them, whatever wraps the model."""
 
+import contextlib
+import inspect
+
 import pytest
 import torch
 from lightning.fabric import Fabric
@@ -9,7 +12,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
+import spectral_param
 from spectral_param import register_all, register_svd_parametrization, spectral_table, svd_parametrizations
+from spectral_param.bounds import lipschitz_bound
 from spectral_param.spectrum.patterns import owner_of, parametrized_weights, plain_weights
 
 
@@ -83,3 +88,41 @@ def test_every_function_gives_a_weight_its_name_in_a_process_group(two_processes
     for names in two_processes(_names_on_a_rank, kind):
         assert len(names) >= 4
         assert all(found == EXPECTED for found in names)
+
+
+PUBLIC = [*(getattr(spectral_param, name) for name in spectral_param.__all__), lipschitz_bound]
+OF_MODULES = {
+    function.__name__: (function, argument)
+    for function in PUBLIC
+    for argument in ("module", "model")
+    if argument in inspect.signature(function).parameters
+}
+BESIDE = {"max": 1.0, "b": torch.ones(2), "path": "", "adapter": {}, "state": {}, "optimizer": None}
+
+
+@pytest.mark.parametrize("name", OF_MODULES)
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (torch.ones(2, 2), "Tensor; give the module that holds it, or take torch.linalg.svdvals of the tensor"),
+        (nn.Linear(2, 2).parameters(), "generator; give the model itself, not its parameters"),
+        ("fc", "str"),
+    ],
+    ids=["tensor", "parameters", "string"],
+)
+def test_what_is_no_module_is_named_by_every_function_that_takes_one(name, given, said):
+    function, argument = OF_MODULES[name]
+    needed = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    others = {key: BESIDE[key] for key in needed if key in BESIDE}
+
+    def call():
+        found = function(**{argument: given}, **others)
+        with found if isinstance(found, contextlib.AbstractContextManager) else contextlib.nullcontext():
+            list(found)
+
+    with pytest.raises(TypeError, match=rf"^{argument}: expected a torch.nn.Module, got {said}\.$"):
+        call()
+
+
+def test_most_functions_take_a_module():
+    assert len(OF_MODULES) > 25

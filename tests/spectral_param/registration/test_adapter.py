@@ -172,3 +172,18 @@ def test_nothing_is_folded_while_it_is_off():
     with without_adapter(layer), pytest.raises(ValueError, match="without its adapter"):
         remove_svd_parametrization(layer)
     assert torch.equal(layer.weight, weight)
+
+
+def test_paths_of_no_adapter_are_named(tmp_path):
+    pytest.importorskip("safetensors")
+    layer = registered()
+    torch.save(layer.state_dict(), tmp_path / "model.pt")
+    expected = "^adapter: expected a file that save_adapter wrote, "
+    for path in (tmp_path / "model.pt", tmp_path):
+        with pytest.raises(ValueError, match=f"{expected}got '{path}': "):
+            load_adapter(layer, path)
+    with pytest.raises(FileNotFoundError, match=f"{expected}found none at "):
+        load_adapter(layer, str(tmp_path / "absent.safetensors"))
+    for path in (tmp_path / "absent" / "a.safetensors", tmp_path, ""):
+        with pytest.raises(ValueError, match="^path: expected a file in a folder that is there, got "):
+            save_adapter(layer, path)

@@ -32,15 +32,19 @@ def test_the_row_of_padding_stays_zero():
 
 
 COMPUTED = {
-    "weight_norm": (weight_norm, ["weight_g", "weight_v"]),
-    "spectral_norm": (spectral_norm, ["weight_orig"]),
-    "pruning": (lambda m: prune.l1_unstructured(m, "weight", amount=0.5), ["weight_orig"]),
+    "weight_norm": (weight_norm, ["weight_g", "weight_v"], "torch.nn.utils.remove_weight_norm"),
+    "spectral_norm": (spectral_norm, ["weight_orig"], "torch.nn.utils.remove_spectral_norm"),
+    "pruning": (
+        lambda m: prune.l1_unstructured(m, "weight", amount=0.5),
+        ["weight_orig"],
+        "torch.nn.utils.prune.remove",
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", COMPUTED)
 def test_what_a_weight_is_computed_from_by_a_hook_is_not_registered(kind):
-    put_on_top, names = COMPUTED[kind]
+    put_on_top, names, remedy = COMPUTED[kind]
     model = nn.Sequential(put_on_top(nn.Linear(5, 4)))
     report = register_all(model)
     assert not report.taken
@@ -48,6 +52,8 @@ def test_what_a_weight_is_computed_from_by_a_hook_is_not_registered(kind):
         assert "take that off first" in report.passed_over[f"0.{name}"]
         with pytest.raises(ValueError, match=f"{name!r} is what .* computes 'weight' from; take that off first"):
             register_svd_parametrization(model[0], name)
+    with pytest.raises(ValueError, match=f"'weight' is what .* computes; take that off first, with {remedy}"):
+        register_svd_parametrization(model[0])
     with pytest.raises(ValueError, match="take that off first"):
         register_all(model, where=nn.Linear)
     model(torch.ones(1, 5))

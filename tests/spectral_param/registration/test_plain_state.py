@@ -112,6 +112,10 @@ def test_missing_keys_go_by_the_names_of_the_plain_model():
     loaded = load_plain_state_dict(model, state, strict=False)
     assert loaded.missing_keys == ["0.bias", "1.weight_hh_l0"]
     assert loaded.unexpected_keys == ["other"]
+    with pytest.raises(
+        TypeError, match=r"^state: expected a mapping of tensors, got str; torch.load\(path\) reads one"
+    ):
+        load_plain_state_dict(nn.Linear(2, 2), "model.pt")
     with pytest.raises(RuntimeError, match="Missing key"):
         load_plain_state_dict(model, state)
 

@@ -181,6 +181,8 @@ def test_removal_of_one_of_two_weights():
 def test_removal_of_what_is_not_there():
     with pytest.raises(ValueError, match="^tensor_name: 'weight' has no SVD"):
         remove_svd_parametrization(linear(), "weight")
+    with pytest.raises(ValueError, match="in Sequential; without it, all within are folded: 0.weight"):
+        remove_svd_parametrization(nn.Sequential(registered()), "0.weight")
     with pytest.raises(ValueError, match="^leave_parametrized: expected True"):
         remove_svd_parametrization(register_svd_parametrization(linear()), leave_parametrized=False)
 
@@ -220,8 +222,26 @@ def registered():
         (linear, {"tensor_name": "bias"}, ValueError, "tensor_name: expected a weight of two dimensions or more"),
         (linear, {"tensor_name": 3}, TypeError, "tensor_name: expected a string"),
         (lambda: "linear", {}, TypeError, "module: expected a torch.nn.Module"),
-        (registered, {}, ValueError, "tensor_name: 'weight' .* is parametrized already"),
-        (lambda: nn.utils.parametrizations.weight_norm(linear()), {}, ValueError, "is parametrized already"),
+        (
+            lambda: nn.Sequential(linear()),
+            {},
+            ValueError,
+            r"no parameter 'weight'; it has none; give get_submodule\('0'\) of it, or the whole to register_all",
+        ),
+        (lambda: nn.Sequential(linear()), {"tensor_name": "0.weight"}, ValueError, r"give get_submodule\('0'\)"),
+        (nn.Sequential, {}, ValueError, r"Sequential has no parameter 'weight'; it has none\.$"),
+        (
+            registered,
+            {},
+            ValueError,
+            "tensor_name: 'weight' .* is parametrized already, by SVDParametrization; remove_svd_parametrization",
+        ),
+        (
+            lambda: nn.utils.parametrizations.weight_norm(linear()),
+            {},
+            ValueError,
+            r"is parametrized already, by _WeightNorm; .*parametrize.remove_parametrizations\(module, 'weight'\)",
+        ),
         (with_buffer, {}, ValueError, "is a buffer"),
         (lambda: with_parameter(torch.ones(2, 2, dtype=torch.int64)), {}, TypeError, "real floating dtype"),
         (lambda: with_parameter(torch.ones(2, 2, dtype=torch.complex64)), {}, TypeError, "real floating dtype"),
@@ -236,7 +256,8 @@ def registered():
         (linear, {"reflectors": (1, 2, 3)}, ValueError, "reflectors: expected"),
         (linear, {"reflectors": 2.0}, TypeError, "reflectors: expected"),
         (linear, {"reflectors": True}, TypeError, "reflectors: expected"),
-        (linear, {"sigma": 1.0}, TypeError, "sigma: expected a σ map"),
+        (linear, {"sigma": 1.0}, TypeError, r"sigma: expected a σ map or None, for instance Band\(0.1\), got float"),
+        (linear, {"sigma": Band}, TypeError, "sigma: expected a σ map or None, .* got the class Band"),
         (linear, {"chunks": 4}, ValueError, "chunks: expected a divisor of 6"),
         (linear, {"chunks": 0}, ValueError, "chunks: expected"),
         (linear, {"chunks": 1.5}, TypeError, "chunks: expected"),

@@ -368,6 +368,13 @@ def test_no_model():
         register_all([nn.Linear(2, 2)])
 
 
+def test_a_predicate_of_other_arguments():
+    model = nn.Sequential(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"^where: expected a predicate, called as where\(name, module\), got another"):
+        register_all(model, where=lambda module: True)
+    assert register_all(model, where=lambda *place: True).taken
+
+
 def test_weights_without_a_shape():
     model = nn.Sequential(nn.Linear(3, 3), nn.LazyLinear(3))
     with pytest.raises(ValueError, match=r"^1\.weight: tensor_name: 'weight' of LazyLinear has no shape"):

@@ -11,7 +11,9 @@ from spectral_param import (
     register_svd_parametrization,
     renormalize_reflectors_,
     singular_values,
+    spectral_margin,
     spectral_penalty,
+    spectral_table,
     svd_parametrizations,
 )
 from tests.reference import relative
@@ -55,6 +57,26 @@ def test_clip_that_cannot_be_met_changes_nothing(low, high):
         clip_singular_values_(model, low, high)
     for (_, p), sigma in zip(svd_parametrizations(model), before, strict=True):
         assert torch.equal(p.sigma, sigma)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "error", "message"),
+    [
+        ({"min": "weight", "max": 1}, TypeError, "min: expected a number, got 'weight'; no weight is named"),
+        ({"max": "1"}, TypeError, "max: expected a number, got str"),
+        ({"min": None}, TypeError, "min: expected a number, got NoneType"),
+        ({}, ValueError, "min, max: expected a bound for singular values, got none"),
+    ],
+)
+def test_bounds_that_are_none(bounds, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        clip_singular_values_(layer_with([4.0, 0.1]), **bounds)
+
+
+@pytest.mark.parametrize("reading", [spectral_margin, spectral_penalty, spectral_table])
+def test_a_center_that_is_no_number(reading):
+    with pytest.raises(TypeError, match="^center: expected a number, got str"):
+        reading(layer_with([4.0, 0.1]), center="weight")
 
 
 def test_clip_of_fixed_values():

@@ -286,8 +286,20 @@ def test_weights_changed_further_on_top():
 
 @pytest.mark.parametrize("reading", [singular_values, condition_number, log_abs_det, svd, inverse, pinv])
 def test_weights_that_are_not_there(reading):
-    with pytest.raises(ValueError, match="^tensor_name: Linear has no weight 'kernel'"):
+    with pytest.raises(ValueError, match="^tensor_name: Linear has no weight 'kernel'; it has weight, bias"):
         reading(nn.Linear(2, 2), "kernel")
+    with pytest.raises(ValueError, match="it has weight, bias"):
+        reading(register_svd_parametrization(nn.Linear(2, 2)), "kernel")
+    model = nn.Sequential(nn.ReLU(), register_svd_parametrization(nn.Linear(2, 2)))
+    for name in ("weight", "1.weight"):
+        with pytest.raises(
+            ValueError, match=r"it has none; give get_submodule\('1'\) of it, or the whole to spectral_t"
+        ):
+            reading(model, name)
+    with pytest.raises(ValueError, match=r"has no weight '0.weight'; it has none\.$"):
+        reading(model, "0.weight")
+    with pytest.raises(TypeError, match="^tensor_name: expected a string, got int"):
+        reading(nn.Linear(2, 2), 3)
     with pytest.raises(ValueError, match=r"^tensor_name: expected a weight of two dimensions"):
         reading(nn.LayerNorm(3))
 

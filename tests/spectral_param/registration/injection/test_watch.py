@@ -157,3 +157,18 @@ def test_threads_read_side_by_side():
     for thread in threads:
         thread.join()
     assert not errors
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:FutureWarning", "ignore:.*torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # of sizes, which are the weight's
+@pytest.mark.parametrize(
+    ("build", "shape"), [(lambda: nn.Linear(4, 3), (2, 4)), (lambda: nn.Conv2d(2, 3, 3), (2, 2, 5, 5))]
+)
+def test_a_tracer_with_gradients_does_not_see_the_watch(build, shape):
+    """It reads every attribute beforehand, so that the weight is handed out when the forward begins."""
+    layer = register_svd_parametrization(build())
+    traced = torch.jit.trace(layer, torch.randn(shape))
+    x = torch.randn(shape)
+    torch.testing.assert_close(traced(x), layer(x))
+    found, expected = (torch.autograd.grad(net(x).square().sum(), [*layer.parameters()]) for net in (traced, layer))
+    torch.testing.assert_close(found, expected)

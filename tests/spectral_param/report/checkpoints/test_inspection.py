@@ -110,6 +110,10 @@ def test_a_hostile_or_cut_checkpoint_of_torch_is_an_error_that_names_it(tmp_path
         path.write_bytes(bad)
         with pytest.raises(ValueError, match=r"bad\.pt: expected a checkpoint of tensors and plain values alone"):
             inspect_file(path)
+    torch.save(nn.Linear(2, 2), path)
+    written = r"as torch\.save\(model\.state_dict\(\), path\) writes it, got torch\.nn\.modules\.linear\.Linear\.$"
+    with pytest.raises(ValueError, match=written):
+        inspect_file(path)
     torch.save({"w": torch.ones(1).expand(2**20, 2**20)}, path)
     with pytest.raises(ValueError, match=r"expected w with numbers of its own"):
         inspect_file(path)
@@ -130,14 +134,26 @@ def test_two_files_are_compared_by_their_leading_directions(tmp_path):
     rows = {row["weight"]: row for row in rows}
     assert passed_over == {"gone": "in one.safetensors alone", "new": "in two.safetensors alone"}
     assert rows["same"]["change"] == rows["same"]["sigma_change"] == 0
-    assert rows["same"]["angle_left"] < 0.1
+    assert rows["same"]["angle_left"] == rows["same"]["angle_right"] == 0
     assert rows["w"]["max_after"] == pytest.approx(9)
     assert rows["w"]["sigma_change"] == pytest.approx(0.5, rel=1e-4)
-    assert max(rows["w"]["angle_left"], rows["w"]["angle_right"]) < 0.1
+    assert max(rows["w"]["angle_left"], rows["w"]["angle_right"]) < 1e-3
     assert rows["v"]["sigma_change"] < 1e-5
-    assert rows["v"]["angle_right"] < 0.1
+    assert rows["v"]["angle_right"] < 1e-3
     cosines = torch.linalg.svdvals(u[:, :3].mT @ turn @ u[:, :3])
     assert rows["v"]["angle_left"] == pytest.approx(math.degrees(cosines.square().mean().sqrt().acos()), rel=1e-3)
+
+
+@pytest.mark.parametrize("angle", [1e-9, 1e-5, 0.3, 1.5])
+def test_angles_are_exact_however_small(tmp_path, angle):
+    before = torch.diag(torch.tensor([2.0, 1.0, 0.5], dtype=torch.float64))
+    turn = torch.eye(3, dtype=torch.float64)
+    turn[::2, ::2] = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    one = write_safetensors(tmp_path / "one.safetensors", {"w": before})
+    two = write_safetensors(tmp_path / "two.safetensors", {"w": turn @ before})
+    [row], _ = compare_files(one, two, top=1)
+    assert row["angle_left"] == pytest.approx(math.degrees(angle), rel=1e-5)
+    assert row["angle_right"] < 1e-12
 
 
 def test_the_command_prints_a_table_json_and_a_page(tmp_path, capsys):
@@ -156,7 +172,9 @@ def test_the_command_prints_a_table_json_and_a_page(tmp_path, capsys):
     assert found["weights"][0]["sigma"] == [[2.0, 2.0, 2.0]]
     assert found["weights"][0]["tail_exponent"] is None
     main(["inspect", str(path), str(path)])
-    assert "angle_left" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "angle_left" in said
+    assert said.splitlines()[-1].startswith("angles in degrees")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +183,11 @@ def test_the_command_prints_a_table_json_and_a_page(tmp_path, capsys):
         (["absent.pt"], "found no such file"),
         (["a.safetensors", "--top", "0"], "top: expected a positive number, got 0"),
         (["a.safetensors", "a.safetensors", "--page", "p.html"], "--page: expected one file, got two"),
-        (["vectors.safetensors"], "expected matrices, found none to show"),
+        (["vectors.safetensors"], "vectors.safetensors: expected matrices, found none to show"),
+        (
+            ["a.safetensors", "vectors.safetensors"],
+            "a.safetensors and vectors.safetensors: expected matrices, found none",
+        ),
     ],
 )
 def test_a_mistake_ends_the_command_with_what_is_wrong(tmp_path, capsys, monkeypatch, words, message):
@@ -199,6 +221,17 @@ def test_what_is_no_weight_is_named_when_two_files_are_compared_as_well(tmp_path
     assert [row["weight"] for row in rows] == ["0.weight", "1.weight_ih_l0"]
     assert list(passed_over) == [f"1.parametrizations.weight_hh_l0.original{i}" for i in range(3)]
     assert all("plain_state_dict" in reason for reason in passed_over.values())
+
+
+def test_of_two_files_the_one_that_is_passed_over_is_named(tmp_path):
+    layer = nn.Linear(3, 3, bias=False)
+    torch.save(layer.state_dict(), tmp_path / "plain.pt")
+    torch.save(register_svd_parametrization(layer).state_dict(), tmp_path / "registered.pt")
+    rows, passed_over = compare_files(tmp_path / "plain.pt", tmp_path / "registered.pt")
+    assert not rows
+    assert passed_over.pop("weight") == "in plain.pt alone"
+    assert len(passed_over) == 3
+    assert all(reason.startswith("in registered.pt, of a parametrized weight") for reason in passed_over.values())
 
 
 def test_a_tensor_that_has_no_numbers_in_a_row_is_passed_over_by_name(tmp_path):
