@@ -7,29 +7,22 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
 
 from spectral_param.functional.fitting import Factors
 from spectral_param.parametrization.blocks import has_channels_last, matrices_of
 from spectral_param.parametrization.lookup import (
     check_module,
     is_registered,
-    parameters_of,
-    parametrization_lists,
     registered_names,
     svd_parametrizations,
 )
-from spectral_param.parametrization.starting import has_real_numbers
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.counts import check_choices, check_trained, counts_of, even_counts, integer, rank_of
 from spectral_param.registration.injection.install import install, uninstall
-from spectral_param.registration.injection.sole_holder import check_sole_holder
-from spectral_param.registration.needs_plain import reason_for_a_plain_weight
+from spectral_param.registration.parameter import parameter_of
 from spectral_param.registration.report import some_of
 from spectral_param.sigma import SigmaMap, Unconstrained
-from spectral_param.torch_state.private import is_traceable_wrapper_subclass
-from spectral_param.torch_state.quantized import is_quantized
 
 
 def register_svd_parametrization(
@@ -171,7 +164,7 @@ def planned(
     rank: int | None = None,
 ) -> Replacement:
     """Checks what :func:`register_svd_parametrization` is asked for, and makes what will take the weight's place."""
-    weight = _parameter(module, tensor_name, base)
+    weight = parameter_of(module, tensor_name, base)
     chunks = integer("chunks", chunks, "an integer")
     matrices = matrices_of(module, weight, chunks)
     check_choices(sigma, train)
@@ -244,48 +237,3 @@ def remove_svd_parametrization(
         for name in names:
             uninstall(owner, name)
     return module
-
-
-# ------------------------------------------------------------------------------------------------- reading arguments
-
-
-def _parameter(module: nn.Module, tensor_name: str, base: str | None) -> nn.Parameter:
-    """The parameter to register on, or an error that says what stands in its place."""
-    check_module("module", module)
-    if not isinstance(tensor_name, str):
-        raise TypeError(f"tensor_name: expected a string, got {type(tensor_name).__name__}.")
-    owner = type(module).__name__
-    if parametrize.is_parametrized(module, tensor_name):
-        held = parametrization_lists(module)[tensor_name]
-        whose = " and ".join(type(one).__name__ for one in held)
-        theirs = f"torch.nn.utils.parametrize.remove_parametrizations(module, {tensor_name!r})"
-        remedy = "remove_svd_parametrization(module)" if is_registered(module, tensor_name) else theirs
-        raise ValueError(
-            f"tensor_name: {tensor_name!r} of {owner} is parametrized already, by {whose}; {remedy} takes that off."
-        )
-    if tensor_name in module._buffers:
-        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a buffer, expected a parameter.")
-    if module._parameters.get(tensor_name) is not None:
-        check_sole_holder(module, tensor_name)
-    weight = module._parameters.get(tensor_name)
-    if weight is None:
-        needs_plain = reason_for_a_plain_weight(module, tensor_name)
-        if needs_plain is not None:
-            raise ValueError(f"module: {needs_plain}.")
-        others = parameters_of(module, tensor_name, "register_all")
-        raise ValueError(f"tensor_name: {owner} has no parameter {tensor_name!r}; {others}.")
-    if isinstance(weight, nn.parameter.UninitializedParameter):
-        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} has no shape before the first forward.")
-    if not has_real_numbers(weight):
-        raise TypeError(f"tensor_name: expected a real floating dtype, got {weight.dtype}.")
-    needs_plain = reason_for_a_plain_weight(module, tensor_name)
-    if needs_plain is not None:
-        raise ValueError(f"module: {needs_plain}.")
-    if is_traceable_wrapper_subclass(weight):
-        kind = type(weight).__name__
-        if not is_quantized(weight):
-            raise ValueError(f"tensor_name: {tensor_name!r} of {owner} is a {kind}; register before sharding.")
-        if base != "frozen" or type(module).forward is not nn.Linear.forward:
-            what = f"{tensor_name!r} of {owner} is a {kind}"
-            raise ValueError(f"tensor_name: {what}, quantized; base='frozen' keeps such a one, in an nn.Linear.")
-    return weight

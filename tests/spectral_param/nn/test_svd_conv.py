@@ -380,7 +380,7 @@ def test_values_of_another_type() -> None:
         SVDConv2d(2, 2, (3, 3))
     with pytest.raises(TypeError, match=r"stride: expected an integer, got float"):
         SVDConv2d(2, 2, 2, 2.0)
-    with pytest.raises(TypeError, match=r"sigma: expected a σ map or None, got float"):
+    with pytest.raises(TypeError, match=r"sigma: expected a σ map or None, for instance Band\(0\.1\), got float"):
         SVDConv2d(2, 2, 3, sigma=1.0)
 
 
