@@ -6,8 +6,8 @@ import numpy as np
 
 from lightning_modules.reproduce.results import Result
 
-LEVEL = 2.31
-"""|t| that 5 % of draws without a difference exceed, at 8 degrees of freedom: two times five seeds."""
+LEVELS = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31}
+"""|t| that 5 % of draws without a difference exceed, by degrees of freedom: 4 of two times three seeds, 8 of five."""
 
 
 def against_the_paper(
@@ -84,5 +84,11 @@ def _below(printed: np.ndarray | None, ours: np.ndarray) -> str:
 
 
 def _better_worse(ours: Mapping[str, list[float]], other: Mapping[str, list[float]], sets: Sequence[str]) -> str:
-    t = [welch_t(ours[name], other[name]) for name in sets]
-    return f"{sum(x > LEVEL for x in t)}, {sum(x < -LEVEL for x in t)}"
+    shares = [_share_of_level(ours[name], other[name]) for name in sets]
+    return f"{sum(share > 1 for share in shares)}, {sum(share < -1 for share in shares)}"
+
+
+def _share_of_level(a: Sequence[float], b: Sequence[float]) -> float:
+    """Welch's t over what it takes to be told from chance."""
+    freedom = len(a) + len(b) - 2
+    return welch_t(a, b) / LEVELS.get(freedom, LEVELS[8]) if freedom else float("nan")

@@ -49,3 +49,11 @@ def test_welch_t_of_samples_of_different_spread():
 
 def test_equal_scores_share_a_rank():
     assert ranks(np.array([[0.5], [0.5], [0.5], [0.9]])).ravel().tolist() == [3.0, 3.0, 3.0, 1.0]
+
+
+@pytest.mark.parametrize(("seeds", "told"), [(3, "0, 0"), (5, "1, 0")])
+def test_fewer_seeds_take_a_greater_difference(seeds, told):
+    low, high = np.linspace(0.5, 0.7, seeds), np.linspace(0.7, 0.9, seeds)
+    assert welch_t(high, low) > 2.31
+    results = [result(m, "CBF", x, i) for m, row in (("RNN", low), ("LSTM", high)) for i, x in enumerate(row)]
+    assert f"| LSTM: better, worse (Welch's t) | {told} |" in against_the_paper(results, ("RNN", "LSTM"), PAPER)[-1]
