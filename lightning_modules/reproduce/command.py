@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -36,31 +37,33 @@ def reproduce(words: Sequence[str]) -> None:
     experiment = EXPERIMENTS[arguments.what]
     seeds = range(experiment.seeds if arguments.seeds is None else arguments.seeds)
     grid = [run for seed in seeds for run in experiment.runs(arguments.quick, seed)]
-    grid = _chosen(grid, "models", arguments.models)
-    wanted = _chosen(grid, "settings", arguments.settings)
+    some = _chosen(grid, "models", arguments.models)
+    wanted = _chosen(some, "settings", arguments.settings)
     rates, setting = () if arguments.quick else experiment.learning_rates, experiment.tuned_on
     choices = experiment.choices
-    tried = trials(grid if setting else wanted, rates, setting, choices, experiment.trial_trainer)
+    tries = partial(trials, rates=rates, setting=setting, choices=choices, trainer=experiment.trial_trainer)
+    tried = tries(some if setting else wanted)
     console = Console(stderr=True)
     deadline = time.monotonic() + arguments.max_hours * 3600
     failed: list[PlannedRun] = []
     interrupted = False
 
-    def decided() -> list[PlannedRun]:
+    def decided(runs: list[PlannedRun], tried: list[PlannedRun]) -> list[PlannedRun]:
         if not rates:
-            return wanted
+            return runs
         finished = read_results(arguments.results, arguments.what)
         ended = [(run, finished.get(run.name)) for run in tried if run not in failed]
-        return at_best_rates(wanted, ended, setting, choices)
+        return at_best_rates(runs, ended, setting, choices)
 
     try:
         failed += _train(tried, "learning rates", arguments, deadline, console)
-        failed += _train(decided(), arguments.what, arguments, deadline, console)
+        failed += _train(decided(wanted, tried), arguments.what, arguments, deadline, console)
     except KeyboardInterrupt:
         interrupted = True
     finished = read_results(arguments.results, arguments.what)
-    results = [finished[run.name] for run in decided() if run.name in finished]
-    path = write_report(arguments.what, experiment, results, len(wanted), arguments.report or arguments.results)
+    # what was trained before stays in the report, whatever was asked for now
+    results = [finished[run.name] for run in decided(grid, tries(grid)) if run.name in finished]
+    path = write_report(arguments.what, experiment, results, len(grid), arguments.report or arguments.results)
     console.print(f"[bold]{path}[/bold], {path.with_suffix('.png')}")
     for run in failed:
         console.print(f"failed: {error_path(arguments.results, run)}", style="red")

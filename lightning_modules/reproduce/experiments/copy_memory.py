@@ -39,5 +39,5 @@ COPY = Experiment(
     learning_rates=(0.003, 0.001),
     tuned_on="T = 100",
     seeds=3,
-    notes=("The paper draws curves: Spectral-RNN is the first below the answer without memory, 10 ln 8 / (T + 20).",),
+    notes=("The paper draws curves, in which Spectral-RNN leads. The answer without memory has 10 ln 8 / (T + 20).",),
 )

@@ -224,6 +224,14 @@ def test_only_some_settings(small_adding, trained, capsys):
     assert "--settings: expected some of L = 10, got L = 11" in capsys.readouterr().err
 
 
+def test_a_report_keeps_what_was_trained_before(small_adding, trained):
+    for model in ("RNN", "Spectral-RNN"):
+        main(["reproduce", "adding", "--seeds", "1", "--models", model])
+    table = (small_adding / "adding.md").read_text()
+    assert "| L = 10 | RNN |" in table
+    assert "| L = 10 | Spectral-RNN |" in table
+
+
 def test_seeds_run_at_the_learning_rate_that_validation_prefers(small_adding, monkeypatch):
     seen = []
 
