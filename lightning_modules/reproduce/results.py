@@ -66,7 +66,7 @@ def write_result(folder: Path, run: PlannedRun, result: Result) -> None:
     Processes that append at once do so one after the other, by a lock. The file with the new line takes the place of
     the one without: whatever ends the writing, a full disk too, no line is ever cut.
     """
-    line = json.dumps({"name": run.name, "run": _rounded(asdict(run)), "result": _rounded(asdict(result))})
+    line = json.dumps({"name": run.name, "run": asdict(run), "result": _rounded(asdict(result))})
     path = results_path(folder, run.experiment)
     (folder / run.experiment).mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")

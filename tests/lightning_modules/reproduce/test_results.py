@@ -59,6 +59,13 @@ def test_a_file_whose_end_was_cut_off_takes_new_lines(tmp_path):
         assert read_results(tmp_path, "adding").keys() == {run.name for run in runs(2)}
 
 
+def test_the_run_is_kept_to_the_digit(tmp_path):
+    run = replace(RUN, task=(RUN.task[0], {"decay": 0.994026}))
+    write_result(tmp_path, run, RESULT)
+    kept = json.loads(results_path(tmp_path, "adding").read_text())
+    assert PlannedRun(**kept["run"]).name == kept["name"] == run.name
+
+
 def append(folder: Path, first: int, count: int) -> None:
     for run in runs(first + count)[first:]:
         write_result(folder, run, RESULT)
@@ -127,6 +134,7 @@ KEPT = {
     "depth-controls": 9,
     "multi-label-at-k": 19,
     "ucr": 588,
+    "ucr-steps": 533,
 }
 
 
