@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -48,21 +48,21 @@ def reproduce(words: Sequence[str]) -> None:
     failed: list[PlannedRun] = []
     interrupted = False
 
-    def decided(runs: list[PlannedRun], tried: list[PlannedRun]) -> list[PlannedRun]:
+    def decided(runs: list[PlannedRun], tried: list[PlannedRun], finished: Mapping[str, Result]) -> list[PlannedRun]:
         if not rates:
             return runs
-        finished = read_results(arguments.results, arguments.what)
         ended = [(run, finished.get(run.name)) for run in tried if run not in failed]
         return at_best_rates(runs, ended, setting, choices)
 
     try:
         failed += _train(tried, "learning rates", arguments, deadline, console)
-        failed += _train(decided(wanted, tried), arguments.what, arguments, deadline, console)
+        finished = read_results(arguments.results, arguments.what)
+        failed += _train(decided(wanted, tried, finished), arguments.what, arguments, deadline, console)
     except KeyboardInterrupt:
         interrupted = True
     finished = read_results(arguments.results, arguments.what)
     # what was trained before stays in the report, whatever was asked for now
-    results = [finished[run.name] for run in decided(grid, tries(grid)) if run.name in finished]
+    results = [finished[run.name] for run in decided(grid, tries(grid), finished) if run.name in finished]
     path = write_report(arguments.what, experiment, results, len(grid), arguments.report or arguments.results)
     console.print(f"[bold]{path}[/bold], {path.with_suffix('.png')}")
     for run in failed:

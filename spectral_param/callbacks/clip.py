@@ -19,7 +19,6 @@ from spectral_param.callbacks.sharded_sigma import has_flat_shards
 from spectral_param.parametrization.blocks import blocks_of, matrices_of
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import clipping
-from spectral_param.sigma.level import number
 from spectral_param.spectrum.cap import SpectralCap, check_cap
 from spectral_param.spectrum.dense.projection import project_
 from spectral_param.spectrum.operator import Images, check_convolutions, check_images, image_for
@@ -90,9 +89,7 @@ class SpectralClip(Callback):
         project_dense: bool = False,
         renormalize: bool = False,
     ) -> None:
-        min, max = number("min", min), number("max", max)
-        if not 0 <= min <= max:
-            raise ValueError(f"min, max: expected 0 <= min <= max, got {min:g} and {max:g}.")
+        min, max = clipping.checked_range(min, max)
         self.min = min
         self.max = max
         self.weights = as_patterns("weights", weights)

@@ -37,6 +37,17 @@ def check_module(argument: str, value: Any) -> None:
     raise TypeError(f"{argument}: expected a torch.nn.Module, got {type(value).__name__}{remedy}.")
 
 
+def check_tensor_name(value: Any) -> None:
+    """Raises ``TypeError`` for what is no name of a weight.
+
+    Example:
+        >>> from spectral_param.parametrization.lookup import check_tensor_name
+        >>> check_tensor_name("weight_hh_l0")
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"tensor_name: expected a string, got {type(value).__name__}.")
+
+
 def parametrization_lists(module: nn.Module) -> Any:
     """``module.parametrizations``, a ``ModuleDict`` from tensor names to lists whose first may be ours."""
     return module.parametrizations
@@ -103,15 +114,15 @@ def svd_parametrizations(model: nn.Module) -> Iterator[tuple[str, SVDParametriza
                 yield qualified_name(name), first
 
 
-def parameters_of(module: nn.Module, tensor_name: str, for_all: str) -> str:
+def parameters_in_words(module: nn.Module, tensor_name: str, for_all: str) -> str:
     """What an error says of a parameter that is not there: which are, and what within the module has one of this name.
 
     Example:
         >>> from torch import nn
-        >>> from spectral_param.parametrization.lookup import parameters_of
-        >>> parameters_of(nn.Linear(2, 2), "kernel", "register_all")
+        >>> from spectral_param.parametrization.lookup import parameters_in_words
+        >>> parameters_in_words(nn.Linear(2, 2), "kernel", "register_all")
         'it has weight, bias'
-        >>> parameters_of(nn.Sequential(nn.Linear(2, 2)), "weight", "register_all")
+        >>> parameters_in_words(nn.Sequential(nn.Linear(2, 2)), "weight", "register_all")
         "it has none; give get_submodule('0') of it, or the whole to register_all"
     """
     computed = list(parametrization_lists(module)) if parametrize.is_parametrized(module) else []

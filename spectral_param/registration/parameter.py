@@ -5,7 +5,13 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.utils import parametrize
 
-from spectral_param.parametrization.lookup import check_module, is_registered, parameters_of, parametrization_lists
+from spectral_param.parametrization.lookup import (
+    check_module,
+    check_tensor_name,
+    is_registered,
+    parameters_in_words,
+    parametrization_lists,
+)
 from spectral_param.parametrization.starting import has_real_numbers
 from spectral_param.registration.injection.sole_holder import check_sole_holder
 from spectral_param.registration.needs_plain import reason_for_a_plain_weight
@@ -32,8 +38,7 @@ def parameter_of(module: nn.Module, tensor_name: str, base: str | None) -> nn.Pa
         torch.Size([2, 3])
     """
     check_module("module", module)
-    if not isinstance(tensor_name, str):
-        raise TypeError(f"tensor_name: expected a string, got {type(tensor_name).__name__}.")
+    check_tensor_name(tensor_name)
     owner = type(module).__name__
     if parametrize.is_parametrized(module, tensor_name):
         held = parametrization_lists(module)[tensor_name]
@@ -52,7 +57,7 @@ def parameter_of(module: nn.Module, tensor_name: str, base: str | None) -> nn.Pa
         needs_plain = reason_for_a_plain_weight(module, tensor_name)
         if needs_plain is not None:
             raise ValueError(f"module: {needs_plain}.")
-        others = parameters_of(module, tensor_name, "register_all")
+        others = parameters_in_words(module, tensor_name, "register_all")
         raise ValueError(f"tensor_name: {owner} has no parameter {tensor_name!r}; {others}.")
     if isinstance(weight, nn.parameter.UninitializedParameter):
         raise ValueError(f"tensor_name: {tensor_name!r} of {owner} has no shape before the first forward.")

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from spectral_param.sigma import SigmaMap
-from spectral_param.sigma.level import describe, everywhere, like
+from spectral_param.sigma.level import describe, everywhere, like, number
 from spectral_param.torch_state.precision import wide
+
+
+def checked_range(low: Any, high: Any) -> tuple[float, float]:
+    """Makes floats of the least and the greatest |σ| that are asked for.
+
+    Raises:
+        TypeError: if one is no number.
+        ValueError: if not 0 ≤ low ≤ high.
+
+    Example:
+        >>> from spectral_param.sigma.clipping import checked_range
+        >>> checked_range(0, 1)
+        (0.0, 1.0)
+    """
+    low, high = number("min", low), number("max", high)
+    if not 0 <= low <= high:
+        raise ValueError(f"min, max: expected 0 <= min <= max, got {low:g} and {high:g}.")
+    return low, high
 
 
 def check_clip(sigma_map: SigmaMap, low: float, high: float) -> None:
@@ -20,8 +40,7 @@ def check_clip(sigma_map: SigmaMap, low: float, high: float) -> None:
         Traceback (most recent call last):
         ValueError: min, max: Band(radius=0.1, center=1.0) reaches σ from 0.9 to 1.1, none of them in [0.5, 0.8].
     """
-    if not 0 <= low <= high:
-        raise ValueError(f"min, max: expected 0 <= min <= max, got {low} and {high}.")
+    low, high = checked_range(low, high)
     as_positive, as_negative = _reaches(sigma_map, low, high)
     if not everywhere(as_positive | as_negative):
         reach = f"{describe(sigma_map.low)} to {describe(sigma_map.high)}"

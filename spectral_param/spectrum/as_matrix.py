@@ -8,7 +8,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from spectral_param.parametrization.blocks import matrices_of
-from spectral_param.parametrization.lookup import check_module, is_registered, parameters_of, parametrization_lists
+from spectral_param.parametrization.lookup import (
+    check_module,
+    check_tensor_name,
+    is_registered,
+    parameters_in_words,
+    parametrization_lists,
+)
 from spectral_param.torch_state.precision import wide
 
 
@@ -53,10 +59,9 @@ def weight_of(module: nn.Module, tensor_name: str) -> Tensor:
         ValueError: tensor_name: Linear has no weight 'wieght'; it has weight, bias.
     """
     check_module("module", module)
-    if not isinstance(tensor_name, str):
-        raise TypeError(f"tensor_name: expected a string, got {type(tensor_name).__name__}.")
+    check_tensor_name(tensor_name)
     if tensor_name not in module._parameters and not parametrize.is_parametrized(module, tensor_name):
-        others = parameters_of(module, tensor_name, "spectral_table")
+        others = parameters_in_words(module, tensor_name, "spectral_table")
         raise ValueError(f"tensor_name: {type(module).__name__} has no weight {tensor_name!r}; {others}.")
     weight: Tensor = getattr(module, tensor_name)
     return weight

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.lookup import check_module, svd_parametrizations
+from spectral_param.sigma.clipping import checked_range
 from spectral_param.sigma.level import number
 from spectral_param.spectrum.dense.projection import project_
 from spectral_param.spectrum.patterns import chosen_plain
@@ -55,9 +56,7 @@ def clip_singular_values_(
     check_module("module", module)
     if isinstance(min, str):
         raise TypeError(f"min: expected a number, got {min!r}; no weight is named, all of the module are clipped.")
-    min, max = number("min", min), number("max", max)
-    if not 0 <= min <= max:
-        raise ValueError(f"min, max: expected 0 <= min <= max, got {min:g} and {max:g}.")
+    min, max = checked_range(min, max)
     if (min, max) == (0, math.inf):
         raise ValueError("min, max: expected a bound for singular values, got none.")
     found = [parametrization for _, parametrization in svd_parametrizations(module)]

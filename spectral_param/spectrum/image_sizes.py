@@ -33,9 +33,10 @@ def image_sizes(model: nn.Module, *example: Any) -> dict[str, tuple[int, ...]]:
         {'0.weight': (33, 33), '1.weight': (16, 16)}
     """
     found: dict[str, tuple[int, ...]] = {}
-    modes = [(module, module.training) for _, module in named_modules(model)]
+    modules = list(named_modules(model))
+    modes = [(module, module.training) for _, module in modules]
     handles = []
-    for name, module in named_modules(model):
+    for name, module in modules:
         if isinstance(module, ConvNd):
             key = f"{name}.weight" if name else "weight"
             sides = len(module.kernel_size)
