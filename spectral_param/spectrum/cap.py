@@ -23,7 +23,7 @@ from spectral_param.spectrum.patterns import as_patterns, parametrized_weights, 
 from spectral_param.spectrum.schedule_free import averages_itself, check_averages, hold_
 
 _REGISTERED = (
-    "has a σ of its own: a σ map holds it below the cap, Bounded say, or "
+    "a weight in SVD form has a σ of its own, which a σ map holds below the cap, Bounded say, or "
     "clip_singular_values_(model, max=…) after each step, or SpectralClip(max=…)"
 )
 
@@ -106,10 +106,10 @@ class SpectralCap:
         if not self._held:
             raise ValueError(
                 f"dense: expected patterns of plain weights, {', '.join(patterns)} matches none."
-                + (f" {', '.join(uncapped)} {_REGISTERED}." if uncapped else "")
+                + (f" Not held: {', '.join(uncapped)}; {_REGISTERED}." if uncapped else "")
             )
         if uncapped:
-            warnings.warn(f"SpectralCap passes over {', '.join(uncapped)}, which {_REGISTERED}.", stacklevel=2)
+            warnings.warn(f"SpectralCap passes over {', '.join(uncapped)}; {_REGISTERED}.", stacklevel=2)
 
     @property
     def names(self) -> list[str]:

@@ -15,7 +15,7 @@ from spectral_param.functional.convolution.geometry import Geometry, Side, geome
 from spectral_param.functional.convolution.gram import bound_at, bound_of
 from spectral_param.functional.convolution.padding import circle, wraps_around
 from spectral_param.functional.convolution.written_out import MOST, entries, written_out
-from spectral_param.parametrization.lookup import named_modules
+from spectral_param.parametrization.lookup import check_module, named_modules
 from spectral_param.torch_state.precision import full_precision, wide
 from spectral_param.torch_state.private import ConvNd
 
@@ -130,8 +130,10 @@ def convolution(module: nn.Module, tensor_name: str = "weight") -> Geometry:
     """How the convolution goes whose weight is meant.
 
     Raises:
-        ValueError: if the module is none, or the name is of no kernel.
+        TypeError: if ``module`` is no module.
+        ValueError: if it is no convolution, or the name is of no kernel.
     """
+    check_module("module", module)
     if not isinstance(module, ConvNd):
         raise ValueError(
             f"operator: expected a convolution, got {type(module).__name__}; leave it out to read a matrix."

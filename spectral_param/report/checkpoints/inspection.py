@@ -77,12 +77,12 @@ def compare_files(path: str | Path, other: str | Path, *, top: int = 10) -> tupl
     (ours, reasons), (theirs, others) = (weights_of(stored_tensors(file), Path(file)) for file in (path, other))
     before, after = ({weight.name: weight for weight in weights} for weights in (ours, theirs))
     passed_over = {
-        name: reason if reasons.get(name) == others.get(name) else f"in {Path(file).name}, {reason}"
+        name: reason if reasons.get(name) == others.get(name) else f"in {file}, {reason}"
         for file, over in ((path, reasons), (other, others))
         for name, reason in over.items()
     }
-    passed_over |= {name: f"in {Path(path).name} alone" for name in before if name not in after}
-    passed_over |= {name: f"in {Path(other).name} alone" for name in after if name not in before}
+    passed_over |= {name: f"in {path} alone" for name in before if name not in after}
+    passed_over |= {name: f"in {other} alone" for name in after if name not in before}
     shared = []
     for name in (name for name in before if name in after):
         one, two = before[name], after[name]

@@ -181,11 +181,11 @@ def test_registered_weights_that_may_go_above_are_named():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
     register_svd_parametrization(model[0])
     register_svd_parametrization(model[1], sigma=Band(0.1), init="orthogonal")
-    with pytest.warns(UserWarning, match=r"SpectralCap passes over 0\.weight, which has a σ of its own: .*Bounded"):
+    with pytest.warns(UserWarning, match=r"SpectralCap passes over 0\.weight; a weight in SVD form .*Bounded"):
         cap = SpectralCap(model, 1.2)
     assert cap.names == ["2.weight"]
     assert SpectralCap(model, 1.2, dense="2.*").names == ["2.weight"]
-    with pytest.raises(ValueError, match=r"matches none\. 0\.weight has a σ of its own: .*clip_singular_values_"):
+    with pytest.raises(ValueError, match=r"matches none\. Not held: 0\.weight; .*clip_singular_values_"):
         SpectralCap(model[:1], 1.2)
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -68,6 +70,7 @@ def test_lower_precision_around_it_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("module", "options", "match"),
     [
+        (torch.ones(2, 2), {"operator": (4, 4)}, "module: expected a torch.nn.Module, got Tensor"),
         (nn.Linear(2, 2), {"operator": (4, 4)}, "operator: expected a convolution, got Linear"),
         (nn.Conv2d(2, 2, 3), {"operator": (4,)}, "operator: expected 2 positive sizes"),
         (nn.Conv2d(2, 2, 3), {"operator": (4, 0)}, "operator: expected 2 positive sizes"),
@@ -85,7 +88,7 @@ def test_lower_precision_around_it_changes_nothing() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_read_names_its_argument(module: nn.Module, options: dict[str, object], match: str) -> None:
+def test_what_cannot_be_read_names_its_argument(module: Any, options: dict[str, object], match: str) -> None:
     with pytest.raises((ValueError, TypeError), match=match):
         singular_values(module, **options)
 

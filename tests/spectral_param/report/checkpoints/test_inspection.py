@@ -132,7 +132,7 @@ def test_two_files_are_compared_by_their_leading_directions(tmp_path):
     two = write_safetensors(tmp_path / "two.safetensors", after | {"v": turn @ before, "new": before})
     rows, passed_over = compare_files(one, two, top=3)
     rows = {row["weight"]: row for row in rows}
-    assert passed_over == {"gone": "in one.safetensors alone", "new": "in two.safetensors alone"}
+    assert passed_over == {"gone": f"in {one} alone", "new": f"in {two} alone"}
     assert rows["same"]["change"] == rows["same"]["sigma_change"] == 0
     assert rows["same"]["angle_left"] == rows["same"]["angle_right"] == 0
     assert rows["w"]["max_after"] == pytest.approx(9)
@@ -225,13 +225,16 @@ def test_what_is_no_weight_is_named_when_two_files_are_compared_as_well(tmp_path
 
 def test_of_two_files_the_one_that_is_passed_over_is_named(tmp_path):
     layer = nn.Linear(3, 3, bias=False)
-    torch.save(layer.state_dict(), tmp_path / "plain.pt")
-    torch.save(register_svd_parametrization(layer).state_dict(), tmp_path / "registered.pt")
-    rows, passed_over = compare_files(tmp_path / "plain.pt", tmp_path / "registered.pt")
+    plain, registered = (tmp_path / folder / "model.pt" for folder in ("plain", "registered"))  # alike but for the way
+    for file in (plain, registered):
+        file.parent.mkdir()
+    torch.save(layer.state_dict(), plain)
+    torch.save(register_svd_parametrization(layer).state_dict(), registered)
+    rows, passed_over = compare_files(plain, registered)
     assert not rows
-    assert passed_over.pop("weight") == "in plain.pt alone"
+    assert passed_over.pop("weight") == f"in {plain} alone"
     assert len(passed_over) == 3
-    assert all(reason.startswith("in registered.pt, of a parametrized weight") for reason in passed_over.values())
+    assert all(reason.startswith(f"in {registered}, of a parametrized weight") for reason in passed_over.values())
 
 
 def test_a_tensor_that_has_no_numbers_in_a_row_is_passed_over_by_name(tmp_path):
