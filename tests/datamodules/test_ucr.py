@@ -139,6 +139,40 @@ def test_the_real_files(shared_data):
         assert usual_input_size(length) == int(row["n_i_rule"]), row["dataset"]
 
 
+def linear_classifier(series, signs):
+    """Ridge regression of ±1 on the values, with a constant."""
+    inputs = torch.cat((series, torch.ones(len(series), 1)), 1).double()
+    weights = torch.linalg.solve(inputs.mT @ inputs + torch.eye(inputs.shape[1]), inputs.mT @ signs)
+    return lambda others: (others.double() @ weights[:-1] + weights[-1]).sign()
+
+
+def accuracy_on_itself(series, signs, folds=5):
+    fold = torch.arange(len(signs)) % folds
+    found = torch.zeros_like(signs)
+    for i in range(folds):
+        found[fold == i] = linear_classifier(series[fold != i], signs[fold != i])(series[fold == i])
+    return (found == signs).double().mean().item()
+
+
+@pytest.mark.parametrize(
+    ("name", "within", "across"),
+    [
+        ("MiddlePhalanxOutlineCorrect", (0.76, 0.78), (0.53, 0.62)),
+        ("DistalPhalanxOutlineCorrect", (0.67, 0.73), (0.63, 0.65)),
+    ],
+)
+def test_what_separates_the_training_series_need_not_separate_the_test_series(shared_data, name, within, across):
+    data = set_up(name, shared_data / "ucr")
+    parts = [[data.train_set, data.val_set], [data.test_set]]
+    series = [torch.cat([part.inputs.flatten(1) for part in each]) for each in parts]
+    signs = [torch.cat([part.targets for part in each]).double() * 2 - 1 for each in parts]
+    assert tuple(map(accuracy_on_itself, series, signs)) == pytest.approx(within, abs=0.02)
+    by_other = [
+        (linear_classifier(series[i], signs[i])(series[1 - i]) == signs[1 - i]).double().mean().item() for i in (0, 1)
+    ]
+    assert by_other == pytest.approx(across, abs=0.01)
+
+
 def rewrite(path, change):
     path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
 
