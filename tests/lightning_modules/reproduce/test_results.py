@@ -129,7 +129,7 @@ KEPT = {
     "ptb": 4,
     "radius": 24,
     "reflectors": 25,
-    "spectral-margin": 5,
+    "spectral-margin": 6,
     "trainable": 56,
     "depth-controls": 9,
     "multi-label-at-k": 19,
