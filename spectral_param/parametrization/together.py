@@ -133,7 +133,9 @@ def _with_gradients() -> bool:
 
 
 def keeps(parametrization: Any) -> bool:
-    """Whether :func:`together` keeps the weight of an SVD here; not where other factors stand in the place of its own.
+    """Whether :func:`together` keeps the weight of an SVD here.
+
+    Not where other factors stand in the place of its own, or an adapter is left out: W is the frozen base then.
 
     Example:
         >>> import torch
@@ -145,7 +147,7 @@ def keeps(parametrization: Any) -> bool:
         True
     """
     kept = running.store.get(id(parametrization))
-    if kept is None or traced_or_transformed() or _is_run_again():
+    if kept is None or parametrization.is_off or traced_or_transformed() or _is_run_again():
         return False
     factors = parametrization.factors
     return len(factors) == len(kept.factors) and all(a is b for a, b in zip(factors, kept.factors, strict=True))

@@ -78,6 +78,7 @@ class TurnedParametrization(SVDParametrization):
         )
         self.rank = rank
         self.is_quantized = False
+        self.times_off = 0  # how many have it switched off
         present = reflectors[0] > 0, rank > 0 and sigma_map.trained, reflectors[1] > 0
         u, raw, v = (sum(present[:i]) if here else -1 for i, here in enumerate(present))
         self.layout = Layout(self.sizes, self.chunks, (u, raw, v))
@@ -270,7 +271,7 @@ class TurnedParametrization(SVDParametrization):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a copy or a pickle: it begins switched on, since nobody would switch it on again."""
         super().__setstate__(state)
-        self.is_off = False
+        self.times_off, self.is_off = 0, False
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)

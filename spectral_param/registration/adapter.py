@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ def save_adapter(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def without_adapter(model: nn.Module) -> Iterator[None]:
-    """Has every frozen base of a model be its weight within, to the bit; in all threads.
+    """Has every frozen base of a model be its weight within, to the bit; in all threads, until the last has left.
 
     Args:
         model: any module.
@@ -154,14 +155,22 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
         ...     torch.equal(layer(x), before)
         True
     """
-    bases = [p for p in _turned(model).values() if not p.is_off]
-    for p in bases:
-        p.is_off = True
+    bases = list(_turned(model).values())
+    _switch(bases, 1)
     try:
         yield
     finally:
+        _switch(bases, -1)
+
+
+_SWITCHING = threading.Lock()
+
+
+def _switch(bases: Iterable[TurnedParametrization], by: int) -> None:
+    with _SWITCHING:
         for p in bases:
-            p.is_off = False
+            p.times_off += by
+            p.is_off = p.times_off > 0
 
 
 def _read(path: str | os.PathLike[str]) -> Mapping[str, Tensor]:

@@ -194,10 +194,11 @@ def _evaluate(module: nn.Module, held: Any, tensor_name: str) -> Tensor:
     """W: built together with others, kept by torch's ``cached``, or evaluated."""
     if together.running.store and (built := together.kept_weight(held)) is not None:
         return built
-    if torch.is_grad_enabled() and isinstance(p := held._modules["0"], SVDParametrization):
+    p = held._modules["0"]
+    if torch.is_grad_enabled() and isinstance(p, SVDParametrization):
         p.kept_weight.clear()
     cache = weight_cache()
-    if cache is None:
+    if cache is None or (isinstance(p, SVDParametrization) and p.is_off):
         return held()
     if tracing_state() is not None:
         raise RuntimeError("Cannot trace a model while caching parametrizations.")

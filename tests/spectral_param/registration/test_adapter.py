@@ -2,10 +2,12 @@
 
 import copy
 import pickle
+import threading
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from spectral_param import (
     Bounded,
@@ -17,6 +19,7 @@ from spectral_param import (
     save_adapter,
     singular_values,
     svd,
+    together,
     without_adapter,
 )
 
@@ -83,6 +86,39 @@ def test_off_it_is_the_base_to_the_bit_and_on_again_what_it_was():
         assert all(torch.equal(a, b) for a, b in zip(weights(model), weights(plain), strict=True))
         with without_adapter(model):
             pass
+        assert torch.equal(model[0](x), plain[0](x))
+    assert torch.equal(model[0](x), on)
+
+
+@pytest.mark.parametrize("keeping", [together, lambda model: parametrize.cached()], ids=["together", "cached"])
+@pytest.mark.parametrize("on_first", [True, False])
+def test_off_and_on_where_weights_are_kept(keeping, on_first):
+    plain, model, x = network(), moved(registered()), torch.randn(5, 8)
+    on, off = model[0](x), plain[0](x)
+    with keeping(model):
+        if on_first:
+            assert torch.allclose(model[0](x), on)
+        with without_adapter(model):
+            assert torch.equal(model[0](x), off)
+        assert torch.allclose(model[0](x), on)
+
+
+def test_off_until_the_last_thread_has_left():
+    plain, model, x = network(), moved(registered()), torch.randn(5, 8)
+    on = model[0](x)
+    entered, left = threading.Event(), threading.Event()
+
+    def other():
+        with without_adapter(model):
+            entered.set()
+            left.wait(10)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    entered.wait(10)
+    with without_adapter(model):
+        left.set()
+        thread.join()
         assert torch.equal(model[0](x), plain[0](x))
     assert torch.equal(model[0](x), on)
 
