@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -223,7 +224,7 @@ class SpectralClip(Callback):
             cap = SpectralCap(
                 model,
                 self.max,
-                dense=self.dense,
+                dense=[*map(glob.escape, dense)],  # those alone: the ones in SVD form are clipped here
                 tolerance=self.tolerance,
                 per_gate=self.per_gate,
                 operator=self.operator,

@@ -15,8 +15,9 @@ from spectral_param.callbacks.logging import write
 from spectral_param.callbacks.patterns import warn_unmatched
 from spectral_param.callbacks.private import logs_now
 from spectral_param.callbacks.sharded_sigma import trained_singular_values
+from spectral_param.parametrization.stacked import check_alone
 from spectral_param.sigma import SigmaMap
-from spectral_param.sigma.level import number
+from spectral_param.sigma.level import finite, number
 from spectral_param.spectrum.patterns import as_patterns, parametrized_weights
 
 
@@ -34,7 +35,8 @@ class SpectralPenalty(Callback):
 
     Raises:
         TypeError: if ``weight`` or ``center`` is no number.
-        ValueError: if ``weight`` is not positive and finite.
+        ValueError: if ``weight`` is not positive and finite, or ``center`` not finite; at fit start if another
+            parametrization stands on top of an SVD.
 
     Warns:
         UserWarning: at fit start, of patterns that match nothing, and of a model with nothing to penalize.
@@ -47,15 +49,17 @@ class SpectralPenalty(Callback):
 
     def __init__(self, weight: float, center: float = 1.0, *, weights: str | Sequence[str] = "*") -> None:
         self.weight = number("weight", weight)
-        self.center = number("center", center)
+        self.center = finite("center", center)
         if not 0 < weight < math.inf:
             raise ValueError(f"weight: expected a positive, finite number, got {weight}.")
         self.weights = as_patterns("weights", weights)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Says which patterns match nothing."""
+        """Says which patterns match nothing, and refuses weights that have other σ than their SVD."""
         penalized = parametrized_weights(pl_module, self.weights)
         warn_unmatched("weights", self.weights, penalized, "weight in SVD form")
+        for parametrization in penalized.values():
+            check_alone(parametrization)
         if "*" in self.weights and not penalized:
             rank_zero_warn("SpectralPenalty has nothing to penalize: no weight is in SVD form.")
 

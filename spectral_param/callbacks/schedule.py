@@ -17,6 +17,7 @@ from spectral_param.callbacks.patterns import warn_unmatched
 from spectral_param.callbacks.private import current_step
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import Band
+from spectral_param.sigma.level import finite
 from spectral_param.spectrum.patterns import as_patterns, parametrized_weights
 
 Schedule = Mapping[int, float] | Callable[[int], float]
@@ -43,12 +44,13 @@ class BandSchedule(Callback):
         weights: name patterns of the weights whose bands follow; those with other σ maps are passed over.
 
     Raises:
-        TypeError: if a schedule is neither milestones nor a function.
-        ValueError: if nothing is scheduled, there are no milestones, a radius of theirs is not positive, or
-            ``interval`` is unknown.
+        TypeError: if a schedule is neither milestones nor a function, or one of theirs is no number.
+        ValueError: if nothing is scheduled, there are no milestones, ``interval`` is unknown, or a number is not
+            finite or a radius not positive; of a function when it comes to that.
 
     Warns:
-        UserWarning: at fit start, of patterns that match no weight in a ``Band``, and of a model without one.
+        UserWarning: at fit start, of patterns that match no weight in a ``Band``, and of a model without one; of a
+            checkpoint that has not the bands of its numbers, being of a schedule of other ``weights``.
 
     Example:
         >>> from spectral_param.callbacks import BandSchedule
@@ -73,8 +75,9 @@ class BandSchedule(Callback):
                 raise TypeError(f"{name}: expected {expected}, got {type(schedule).__name__}.")
             if isinstance(schedule, Mapping) and not schedule:
                 raise ValueError(f"{name}: expected milestones, got none.")
-        if isinstance(radius, Mapping) and min(radius.values()) <= 0:
-            raise ValueError(f"radius: expected positive values, got {dict(radius)}.")
+            for time, value in schedule.items() if isinstance(schedule, Mapping) else ():
+                finite(name, time, "milestones at numbers")
+                _checked(name, value, time)
         if interval not in ("step", "epoch"):
             raise ValueError(f"interval: expected 'step' or 'epoch', got {interval!r}.")
         self.radius = radius
@@ -126,7 +129,7 @@ class BandSchedule(Callback):
 
     def _move_on(self, model: nn.Module, time: int) -> None:
         levels = {
-            name: float(value_at(schedule, time))
+            name: _checked(name, value_at(schedule, time), time)
             for name, schedule in (("radius", self.radius), ("center", self.center))
             if schedule is not None
         }
@@ -143,6 +146,7 @@ class BandSchedule(Callback):
         self._bands = checkpoint.get("callbacks", {}).get(self.state_key, {}).get("bands", {})
         for name, parametrization in _banded(pl_module, self.weights).items():
             _set(parametrization.sigma_map, self._bands.get(name, {}))
+            parametrization.sigma_map.warn_of_others(name)
 
 
 def value_at(schedule: Schedule, time: int) -> float:
@@ -162,6 +166,13 @@ def value_at(schedule: Schedule, time: int) -> float:
     begin, end = times[after - 1], times[after]
     share = (time - begin) / (end - begin)
     return (1 - share) * schedule[begin] + share * schedule[end]
+
+
+def _checked(name: str, value: Any, time: float) -> float:
+    level = finite(f"{name} at {time}", value)
+    if name == "radius" and level <= 0:
+        raise ValueError(f"radius at {time}: expected a positive number, got {level}.")
+    return level
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from spectral_param.parametrization.blocks import CHANNELS_LAST, Matrices, has_c
 from spectral_param.parametrization.factors import Side, layout_of
 from spectral_param.parametrization.kept_weight import KeptWeight
 from spectral_param.parametrization.mismatch import warn_of_differences
+from spectral_param.parametrization.stacked import check_alone
 from spectral_param.parametrization.starting import check_weight, drawn
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.sizes import Sizes
@@ -314,7 +316,7 @@ class SVDParametrization(nn.Module):
         σ keeps its sign unless the map reaches [low, high] with the other alone.
 
         Raises:
-            ValueError: if no σ that the map can reach lies in there.
+            ValueError: if no σ that the map can reach lies in there, or another parametrization stands on top.
         """
         self.check_clip(low, high)
         raw = self.raw_sigma
@@ -323,6 +325,8 @@ class SVDParametrization(nn.Module):
 
     def check_clip(self, low: float, high: float) -> None:
         """Raises the error of :meth:`clip_`, changing nothing."""
+        if (low, high) != (0.0, math.inf):
+            check_alone(self)
         clipping.check_clip(self.sigma_map, low, high)
 
     def freeze_all_but_(self, part: str) -> None:

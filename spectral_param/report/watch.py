@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from spectral_param.parametrization.blocks import blocks_of, gate_names, matrices_of
 from spectral_param.parametrization.lookup import named_modules
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.sigma.level import number
+from spectral_param.sigma.level import finite
 from spectral_param.spectrum.as_matrix import weight_of
 from spectral_param.spectrum.operator import Images, check_convolutions, check_images, convolution, image_for, in_words
 from spectral_param.spectrum.patterns import as_patterns, owner_of, parametrized_weights, plain_weights
@@ -82,7 +82,7 @@ class Watch:
         self.dense_every = dense_every
         self.per_gate = per_gate
         self.statistics = tuple(statistics)
-        self.center = number("center", center)  # goes into checkpoints, which hold plain numbers alone
+        self.center = finite("center", center)  # goes into checkpoints, which hold plain numbers alone
         check_images(operator)
         self.operator = operator
         self.separator = separator

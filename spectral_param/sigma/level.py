@@ -36,10 +36,7 @@ def checked(name: str, level: Level) -> Level:
         if not everywhere(torch.isfinite(level)):
             raise ValueError(f"{name}: expected finite numbers, got {level}.")
         return level
-    level = number(name, level, "a number or a floating tensor")
-    if not math.isfinite(level):
-        raise ValueError(f"{name}: expected a finite number, got {level}.")
-    return level
+    return finite(name, level, "a number or a floating tensor")
 
 
 def number(name: str, value: Any, expected: str = "a number") -> float:
@@ -59,6 +56,25 @@ def number(name: str, value: Any, expected: str = "a number") -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}.")
     return float(value)
+
+
+def finite(name: str, value: Any, expected: str = "a number") -> float:
+    """The same of a number that is neither infinite nor NaN.
+
+    Raises:
+        TypeError: as :func:`number`.
+        ValueError: if it is not finite.
+
+    Example:
+        >>> from spectral_param.sigma.level import finite
+        >>> finite("center", float("nan"))
+        Traceback (most recent call last):
+        ValueError: center: expected a finite number, got nan.
+    """
+    level = number(name, value, expected)
+    if not math.isfinite(level):
+        raise ValueError(f"{name}: expected a finite number, got {level}.")
+    return level
 
 
 def everywhere(condition: bool | Tensor) -> bool:

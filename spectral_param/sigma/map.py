@@ -95,11 +95,21 @@ class SigmaMap(nn.Module):
     ) -> None:
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
         self._are_lost = self._are_lost and any(f"{prefix}{name}" not in state_dict for name in self._buffers)
-        saved = local_metadata.get("sigma_map", self.identity)
-        if saved != self.identity and not self.follows_schedule:
+        self.loaded_from = local_metadata.get("sigma_map", self.identity)
+        if not self.follows_schedule:
             weight = prefix.replace("parametrizations.", "").removesuffix(".0.sigma_map.")
+            self.warn_of_others(weight or "sigma")
+
+    def warn_of_others(self, weight: str) -> None:
+        """Warns, once, if the raw numbers that were loaded are of another map, or of one with other numbers.
+
+        Args:
+            weight: its name.
+        """
+        saved = vars(self).pop("loaded_from", None)
+        if saved not in (None, self.identity):
             warnings.warn(
-                f"{weight or 'sigma'}: raw numbers of σ from {saved} are loaded into {self.identity}, which gives "
+                f"{weight}: raw numbers of σ from {saved} are loaded into {self.identity}, which gives "
                 "another weight; register it with the map of the checkpoint.",
                 stacklevel=2,
             )

@@ -41,5 +41,5 @@ class Positive(SigmaMap):
 
     def inverse(self, sigma: Tensor) -> Tensor:
         """``raw = σ + log(1 - e^-σ)``."""
-        sigma = torch.where(sigma > 0, sigma, _LEAST)
+        sigma = torch.where(sigma <= 0, _LEAST, sigma)  # NaN stays
         return sigma + torch.log(-torch.expm1(-sigma))

@@ -15,6 +15,9 @@ from torch.utils.hooks import RemovableHandle
 
 from spectral_param.functional.convolution.geometry import geometry_of
 from spectral_param.parametrization.blocks import blocks_of, matrices_of
+from spectral_param.parametrization.stacked import on_top_of
+from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.sigma.level import number
 from spectral_param.spectrum.dense.ceiling import Ceiling
 from spectral_param.spectrum.dense.operator_ceiling import OperatorCeiling
@@ -62,7 +65,7 @@ class SpectralCap:
             its convolution.
 
     Warns:
-        UserWarning: of weights in SVD form that the patterns name and whose σ map goes above the cap: they are passed
+        UserWarning: of weights in SVD form that the patterns name and whose σ may go above the cap: they are passed
             over.
 
     Example:
@@ -206,9 +209,19 @@ def _parameters_of(optimizer: Optimizer) -> set[int]:
 
 
 def _registered_above(model: nn.Module, patterns: Sequence[str], edge: float) -> list[str]:
-    """The chosen weights in SVD form whose σ map goes above an edge."""
-    chosen = parametrized_weights(model, patterns).items()
-    return [name for name, held in chosen if bool(torch.as_tensor(held.sigma_map.reaches(edge, math.inf)).any())]
+    """The chosen weights in SVD form whose |σ| may be above an edge."""
+    return [name for name, held in parametrized_weights(model, patterns).items() if _may_exceed(held, edge)]
+
+
+def _may_exceed(held: SVDParametrization, edge: float) -> bool:
+    if on_top_of(held):
+        return True
+    if isinstance(held, TurnedParametrization) and held.rank < min(held.shape):
+        least = held.start[..., -1:]  # of the trained σ, at the start: the others of the base stay below
+        if not least.numel() or bool((least > edge).any()):
+            return True
+    outside = (edge, math.inf), (-math.inf, -edge)
+    return any(bool(torch.as_tensor(held.sigma_map.reaches(*span)).any()) for span in outside)
 
 
 def check_cap(max: float, tolerance: float) -> None:

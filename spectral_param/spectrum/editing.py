@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.lookup import check_module, svd_parametrizations
+from spectral_param.parametrization.stacked import sigma_of_weight
 from spectral_param.sigma.clipping import checked_range
-from spectral_param.sigma.level import number
+from spectral_param.sigma.level import finite
 from spectral_param.spectrum.dense.projection import project_
 from spectral_param.spectrum.patterns import chosen_plain
 from spectral_param.torch_state.precision import wide
@@ -38,11 +39,11 @@ def clip_singular_values_(
 
     Raises:
         TypeError: if ``min`` or ``max`` is no number, or ``dense`` something else.
-        ValueError: if not 0 ≤ min ≤ max, without a bound, or if a σ map reaches no value in there; nothing is changed
-            then.
+        ValueError: if not 0 ≤ min ≤ max, without a bound, if a σ map reaches no value in there, or another
+            parametrization stands on top of an SVD; nothing is changed then.
 
     Warns:
-        UserWarning: if there is nothing to clip.
+        UserWarning: if there is nothing to clip, or patterns name no plain weight.
 
     Example:
         >>> import torch
@@ -100,7 +101,8 @@ def renormalize_reflectors_(module: nn.Module) -> nn.Module:
 def spectral_penalty(module: nn.Module, center: float = 1.0, *, dense: bool | str | Sequence[str] = False) -> Tensor:
     """Σ‖σ - center‖² over every registered weight: a soft pull on the singular values.
 
-    A plain weight takes a ``torch.linalg.svdvals``, and an SVD for its gradient.
+    A plain weight takes a ``torch.linalg.svdvals``, and an SVD for its gradient; so does one that another
+    parametrization has changed further.
 
     Args:
         module: a module, or a whole model.
@@ -112,9 +114,10 @@ def spectral_penalty(module: nn.Module, center: float = 1.0, *, dense: bool | st
 
     Raises:
         TypeError: if ``center`` is no number, or ``dense`` something else.
+        ValueError: if ``center`` is not finite.
 
     Warns:
-        UserWarning: if there is nothing to pull.
+        UserWarning: if there is nothing to pull, or patterns name no plain weight.
 
     Example:
         >>> import torch
@@ -125,12 +128,12 @@ def spectral_penalty(module: nn.Module, center: float = 1.0, *, dense: bool | st
         4.0
     """
     check_module("module", module)
-    center = number("center", center)
+    center = finite("center", center)
     found = [parametrization for _, parametrization in svd_parametrizations(module)]
     plain = chosen_plain(module, dense)
     _warn_of_nothing("spectral_penalty", found, plain, dense)
     total = torch.zeros(())
-    for sigma in (*(p.sigma.abs() for p in found), *(_plain_sigma(*owned) for owned in plain.values())):
+    for sigma in (*(sigma_of_weight(p).abs() for p in found), *(_plain_sigma(*owned) for owned in plain.values())):
         total = total.to(sigma.device) + (sigma - center).square().sum()
     return total
 
@@ -140,6 +143,10 @@ def _plain_sigma(module: nn.Module, weight: Tensor) -> Tensor:
 
 
 def _warn_of_nothing(asked: str, found: Sized, plain: Sized, dense: bool | str | Sequence[str]) -> None:
-    if not found and not plain:
+    if plain:
+        return
+    if not found:
         remedy = "dense=True takes plain ones." if dense is False else f"dense={dense!r} matches no plain one."
         warn(f"{asked}: no weight is registered; {remedy}")
+    elif dense and not isinstance(dense, bool):
+        warn(f"{asked}: dense={dense!r} matches no plain weight.")

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from spectral_param.parametrization.blocks import matrices_of
 from spectral_param.parametrization.lookup import svd_parametrizations
+from spectral_param.parametrization.stacked import on_top_of, sigma_of_weight
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.sigma.level import number
+from spectral_param.sigma.level import finite
 from spectral_param.spectrum.as_matrix import weight_of
 from spectral_param.spectrum.operator import Images, check_convolutions, check_images, convolution, image_for, in_words
 from spectral_param.spectrum.patterns import chosen_plain, owner_of
@@ -87,7 +88,7 @@ def spectral_table(
         >>> [row["weight"] for row in spectral_table(model, dense=True)]
         ['0.weight', '2.weight_hh_l0', '2.weight_ih_l0']
     """
-    center = number("center", center)
+    center = finite("center", center)
     check_images(operator)
     check_convolutions(operator, model)
     rows = [_row(name, held, center, dense is not False) for name, held in svd_parametrizations(model)]
@@ -113,13 +114,13 @@ def _on_images(model: nn.Module, row: dict[str, Any], center: float, operator: I
 
 @torch.no_grad()
 def _row(name: str, parametrization: SVDParametrization, center: float, with_shape: bool) -> dict[str, Any]:
-    sigma = parametrization.sigma.abs()
+    sigma, later = sigma_of_weight(parametrization).abs(), on_top_of(parametrization)
     row = {
         "weight": name,
         "blocks": parametrization.chunks,
         "shape": parametrization.shape,
         "reflectors": parametrization.reflectors,
-        "sigma": str(parametrization.sigma_map),
+        "sigma": f"{parametrization.sigma_map}{f', {later}' if later else ''}",
     }
     trained = sum(factor.numel() for factor in parametrization.factors if factor.requires_grad)
     return row | _numbers(sigma, center, trained) | (_shape(sigma) if with_shape else {})

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from spectral_param.parametrization.lookup import check_module, matrix_parametrization
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.sigma.level import number
+from spectral_param.sigma.level import finite
 from spectral_param.spectrum.as_matrix import check_square, matrix_of, weight_of
 from spectral_param.spectrum.operator import convolution, operator_norm_bound, operator_singular_values
 
@@ -100,7 +100,7 @@ def spectral_margin(module: nn.Module, tensor_name: str = "weight", center: floa
         >>> spectral_margin(layer).item()
         0.5
     """
-    return (_unsorted(module, tensor_name) - number("center", center)).abs().amax()
+    return (_unsorted(module, tensor_name) - finite("center", center)).abs().amax()
 
 
 def condition_number(module: nn.Module, tensor_name: str = "weight") -> Tensor:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from spectral_param.parametrization.blocks import matrices_of
+from spectral_param.parametrization.blocks import Matrices, matrices_of
+from spectral_param.parametrization.stacked import on_top_of
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.spectrum.dense.bidiagonal import greatest_singular_value
 from spectral_param.spectrum.operator import convolution, operator_norm_bound, operator_singular_values
@@ -18,7 +19,7 @@ from spectral_param.torch_state.shards import whole
 
 @torch.no_grad()
 def sigma_in_blocks(parametrization: SVDParametrization, gather: Callable[[Tensor], Tensor] = whole) -> Tensor:
-    """|σ| of a weight in SVD form, without building the weight.
+    """|σ| of a weight in SVD form: without building it, unless another parametrization stands on top.
 
     A collective where it is sharded: every rank has to call it, in the same order.
 
@@ -37,6 +38,8 @@ def sigma_in_blocks(parametrization: SVDParametrization, gather: Callable[[Tenso
         >>> sigma_in_blocks(SVDParametrization.alone_on(layer, "weight"))
         tensor([[1., 1.]])
     """
+    if on_top_of(parametrization):
+        return _decomposed(parametrization.matrices, parametrization.parametrization_list())
     raw = parametrization.raw_sigma
     entire = torch.empty(parametrization.raw_shape) if raw is None else gather(raw.detach())
     sigma = parametrization.sigma_of(entire.reshape(parametrization.raw_shape))
@@ -58,8 +61,11 @@ def dense_singular_values(module: nn.Module, weight: Tensor, chunks: int = 1) ->
     Returns:
         Float32 on the CPU, (matrices, k), each row descending; NaN for a weight that is not finite.
     """
+    return _decomposed(matrices_of(module, weight, chunks), weight)
+
+
+def _decomposed(matrices: Matrices, weight: Tensor) -> Tensor:
     weight = wide(whole(weight.detach()))
-    matrices = matrices_of(module, weight, chunks)
     if not weight.isfinite().all():
         return torch.full((matrices.count, min(matrices.p, matrices.q)), torch.nan)
     return torch.linalg.svdvals(matrices.of(weight)).to("cpu", torch.float32)

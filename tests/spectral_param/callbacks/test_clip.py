@@ -481,6 +481,12 @@ def test_plain_weights_are_held_below_the_cap_for_little(tmp_path):
     assert 0.59 < max(norms.found) <= 0.606
 
 
+def test_a_model_of_both_kinds_is_held_without_a_word(tmp_path):
+    model = Regression()  # whose first layer has a σ of its own, which this callback clips
+    trainer(tmp_path, SpectralClip(max=0.3, dense="*")).fit(model, vectors())
+    assert max(singular_values(layer).max().item() for layer in (model.first, model.second)) <= 0.3031
+
+
 def test_plain_weights_are_held_from_below_too_by_their_svd(tmp_path):
     model = Regression()
     trainer(tmp_path, SpectralClip(0.5, 0.6, weights=(), dense="second.*")).fit(model, vectors())

@@ -112,5 +112,7 @@ def test_bad_options(tmp_path):
             SpectralPenalty(weight)
     with pytest.raises(TypeError, match="center: expected a number, got str"):
         SpectralPenalty(0.1, "second")
+    with pytest.raises(ValueError, match="center: expected a finite number, got inf"):
+        SpectralPenalty(0.1, float("inf"))
     with pytest.warns(UserWarning, match="weights: third matches no weight in SVD form"):
         trainer(tmp_path, SpectralPenalty(0.1, weights="third")).fit(Regression(), vectors())

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
@@ -155,6 +157,26 @@ def test_a_band_that_nobody_puts_back_is_told(tmp_path):
         assert not hooked._load_state_dict_post_hooks
 
 
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_bands_of_a_schedule_of_other_weights_are_told(tmp_path):
+    run = trainer(tmp_path, BandSchedule(radius={0: 0.01}))
+    run.fit(Regression(Band(0.5)), vectors(8))
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    resumed = trainer(tmp_path, BandSchedule(radius={0: 0.01}, weights="first.*"), max_epochs=2)
+    told = r"^first\.weight: raw numbers of σ from Band\(radius=0\.01, center=1\.0\) are loaded into Band\(radius=0\.5,"
+    with pytest.warns(UserWarning, match=told):
+        resumed.fit(Regression(Band(0.5)), vectors(8), ckpt_path=tmp_path / "end.ckpt")
+
+
+@pytest.mark.parametrize("value", [0.0, -0.1, math.nan, math.inf])
+def test_a_function_that_leaves_the_numbers(tmp_path, value):
+    model = Regression(Band(0.1))
+    schedule = BandSchedule(radius=lambda step: 0.1 if step < 2 else value)
+    with pytest.raises(ValueError, match=rf"^radius at 2: expected a (positive|finite) number, got {value}"):
+        trainer(tmp_path, schedule).fit(model, vectors(8))
+    assert model.first.parametrizations.weight[0].sigma_map.radius == 0.1
+
+
 def test_values_between_milestones():
     schedule = {5: 1.0, 10: 2.0, 20: 0.0}
     assert [value_at(schedule, t) for t in (0, 5, 6, 10, 15, 20, 99)] == pytest.approx([1, 1, 1.2, 2, 1, 0, 0])
@@ -168,13 +190,24 @@ def test_what_is_no_schedule(name, schedule):
         BandSchedule(**{name: schedule})
 
 
+@pytest.mark.parametrize("name", ["radius", "center"])
+def test_milestones_that_are_no_numbers(name):
+    with pytest.raises(TypeError, match=f"^{name} at 0: expected a number, got str"):
+        BandSchedule(**{name: {0: "0.1"}})
+    with pytest.raises(TypeError, match=f"^{name}: expected milestones at numbers, got str"):
+        BandSchedule(**{name: {"0": 0.1}})
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({}, "radius, center: expected a schedule for one of them"),
         ({"radius": {}}, "radius: expected milestones, got none"),
         ({"center": {}}, "center: expected milestones, got none"),
-        ({"radius": {0: 0.1, 5: 0.0}}, "radius: expected positive values"),
+        ({"radius": {0: 0.1, 5: 0.0}}, "radius at 5: expected a positive number, got 0.0"),
+        ({"radius": {0: math.nan}}, "radius at 0: expected a finite number, got nan"),
+        ({"center": {0: math.inf}}, "center at 0: expected a finite number, got inf"),
+        ({"center": {math.inf: 1.0}}, "center: expected a finite number, got inf"),
         ({"radius": {0: 0.1}, "interval": "batch"}, "interval: expected 'step' or 'epoch', got 'batch'"),
     ],
 )

@@ -1,5 +1,6 @@
 import copy
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from spectral_param import Band, Bounded, SpectralCap, register_svd_parametrization, singular_values
+from spectral_param import Band, Bounded, Fixed, SpectralCap, register_svd_parametrization, singular_values
 from spectral_param.spectrum.dense.ceiling import Ceiling
 from spectral_param.torch_state.shards import whole
 from tests.versions import muon
@@ -187,6 +188,28 @@ def test_registered_weights_that_may_go_above_are_named():
     assert SpectralCap(model, 1.2, dense="2.*").names == ["2.weight"]
     with pytest.raises(ValueError, match=r"matches none\. Not held: 0\.weight; .*clip_singular_values_"):
         SpectralCap(model[:1], 1.2)
+
+
+@pytest.mark.parametrize("sigma", [Band(0.1, center=-2.0), Band(0.1, center=2.0), Fixed(-2.0), Fixed(2.0)])
+def test_of_either_sign(sigma):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    register_svd_parametrization(model[0], sigma=sigma, init="orthogonal")
+    with pytest.warns(UserWarning, match=r"SpectralCap passes over 0\.weight"):
+        SpectralCap(model, 1.0)
+    SpectralCap(model, 3.0)
+
+
+@pytest.mark.parametrize(("rank", "edge", "told"), [(2, 0.5, True), (2, 1.2, False), (0, 1.2, True), (3, 0.5, False)])
+def test_sigma_of_a_frozen_base_that_stay_above_are_told(rank, edge, told):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[0].weight.data = torch.diag(torch.tensor([1.0, 1.0, 1.0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of σ that the map moves
+        register_svd_parametrization(model[0], base="frozen", rank=rank, sigma=Bounded(0.4))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        SpectralCap(model, edge)
+    assert any("passes over 0.weight" in str(w.message) for w in said) == told
 
 
 def test_a_weight_that_was_registered_meanwhile_is_named():

@@ -6,7 +6,10 @@ from torch import nn
 
 from spectral_param import (
     Band,
+    Bounded,
     Fixed,
+    Positive,
+    Unconstrained,
     clip_singular_values_,
     register_svd_parametrization,
     renormalize_reflectors_,
@@ -77,6 +80,8 @@ def test_bounds_that_are_none(bounds, error, message):
 def test_a_center_that_is_no_number(reading):
     with pytest.raises(TypeError, match="^center: expected a number, got str"):
         reading(layer_with([4.0, 0.1]), center="weight")
+    with pytest.raises(ValueError, match="^center: expected a finite number, got nan"):
+        reading(layer_with([4.0, 0.1]), center=math.nan)
 
 
 def test_clip_of_fixed_values():
@@ -125,6 +130,23 @@ def test_clipping_nothing_is_told_with_its_remedy():
         clip_singular_values_(layer, max=1.0)
     with pytest.warns(UserWarning, match=r"dense='head\.\*' matches no plain one"):
         clip_singular_values_(layer, max=1.0, dense="head.*")
+
+
+@pytest.mark.parametrize("edit", [lambda m, **o: clip_singular_values_(m, max=1.0, **o), spectral_penalty])
+def test_patterns_that_name_no_plain_weight_are_told_beside_registered_ones(edit):
+    model = nn.Sequential(layer_with([2.0, 0.5]), nn.Linear(2, 2))
+    with pytest.warns(UserWarning, match=r"dense='head\.\*' matches no plain weight"):
+        edit(model, dense="head.*")
+    edit(model, dense="1.*")
+
+
+def test_a_number_that_is_none_stays_so():
+    for sigma in (Positive(), Band(0.1), Bounded(2.0), Unconstrained()):
+        layer = layer_with([1.0, 1.0], sigma=sigma)
+        [(_, p)] = svd_parametrizations(layer)
+        p.raw_sigma.data[0] = math.nan
+        clip_singular_values_(layer, 0.95, 1.0)
+        assert p.sigma.isnan().tolist() == [True, False]
 
 
 def test_plain_weights_are_clipped_and_penalized_where_they_are_asked_for():
