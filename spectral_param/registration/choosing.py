@@ -103,6 +103,11 @@ def _predicate(where: Where | None) -> Callable[[str, nn.Module], bool]:
         kinds = (where,)
     elif isinstance(where, Sequence) and all(isinstance(kind, type) for kind in where):
         kinds = tuple(where)
+    elif isinstance(where, nn.Module):
+        raise TypeError(
+            f"where: expected a module type, got a {type(where).__name__} itself; hand it in as the model, or give "
+            "a predicate of names."
+        )
     elif callable(where):
         try:
             inspect.signature(where).bind("name", nn.Module)

@@ -60,9 +60,12 @@ def weight_of(module: nn.Module, tensor_name: str) -> Tensor:
     """
     check_module("module", module)
     check_tensor_name(tensor_name)
-    if tensor_name not in module._parameters and not parametrize.is_parametrized(module, tensor_name):
+    owner, own = type(module).__name__, module._parameters.get(tensor_name)
+    if own is None and not parametrize.is_parametrized(module, tensor_name):
         others = parameters_in_words(module, tensor_name, "spectral_table")
-        raise ValueError(f"tensor_name: {type(module).__name__} has no weight {tensor_name!r}; {others}.")
+        raise ValueError(f"tensor_name: {owner} has no weight {tensor_name!r}; {others}.")
+    if own is not None and nn.parameter.is_lazy(own):
+        raise ValueError(f"tensor_name: {tensor_name!r} of {owner} has no shape before the first forward.")
     weight: Tensor = getattr(module, tensor_name)
     return weight
 

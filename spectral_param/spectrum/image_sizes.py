@@ -41,11 +41,13 @@ def image_sizes(model: nn.Module, *example: Any) -> dict[str, tuple[int, ...]]:
             key = f"{name}.weight" if name else "weight"
             sides = len(module.kernel_size)
 
-            def note(module: nn.Module, args: tuple[Any, ...], key: str = key, sides: int = sides) -> None:
-                image = tuple(args[0].shape[-sides:])
+            def note(
+                module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], key: str = key, sides: int = sides
+            ) -> None:
+                image = tuple((args[0] if args else named["input"]).shape[-sides:])
                 found[key] = max(found.get(key, image), image, key=lambda sides: torch.Size(sides).numel())
 
-            handles.append(module.register_forward_pre_hook(note))
+            handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
     try:
         model.eval()(*example)
     finally:

@@ -45,7 +45,9 @@ def load_plain_weights(
         weight = whole(state_dict.pop(plain))
         factors: Sequence[Tensor] = parametrization_list[0].factors
         expected = parametrization_list[0].matrices.weight_shape
-        if tuple(weight.shape) != expected:
+        if not isinstance(weight, Tensor):
+            error_msgs.append(f"{plain}: expected a tensor, got {type(weight).__name__}.")
+        elif tuple(weight.shape) != expected:
             error_msgs.append(
                 f"size mismatch for {plain}: copying a param with shape {weight.shape} from checkpoint, "
                 f"the shape in current model is {torch.Size(expected)}."

@@ -20,6 +20,7 @@ WHOLE = 1024  # the longest shorter side whose σ are all computed
 STEPS = 12  # products for the leading σ of larger ones
 
 
+@torch.no_grad()
 def inspect_file(path: str | Path, *, top: int = 10, whole: int = WHOLE) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Reads σ of every weight of a checkpoint, one tensor in memory at a time.
 
@@ -53,6 +54,7 @@ def inspect_file(path: str | Path, *, top: int = 10, whole: int = WHOLE) -> tupl
     return [_row(weight, top, whole) for weight in _one_by_one(weights, path)], passed_over
 
 
+@torch.no_grad()
 def compare_files(path: str | Path, other: str | Path, *, top: int = 10) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Says what became of σ and of the leading subspaces between two checkpoints of a model.
 
@@ -81,8 +83,8 @@ def compare_files(path: str | Path, other: str | Path, *, top: int = 10) -> tupl
         for file, over in ((path, reasons), (other, others))
         for name, reason in over.items()
     }
-    passed_over |= {name: f"in {path} alone" for name in before if name not in after}
-    passed_over |= {name: f"in {other} alone" for name in after if name not in before}
+    passed_over |= {name: f"in {path} alone" for name in before if name not in after and name not in others}
+    passed_over |= {name: f"in {other} alone" for name in after if name not in before and name not in reasons}
     shared = []
     for name in (name for name in before if name in after):
         one, two = before[name], after[name]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from spectral_param.report.checkpoints.stored import Stored
 
 KERNEL = 9  # three dimensions of which the last is no longer are those of a convolution over a sequence
 _ADAPTERS = (
-    re.compile(r"^(?P<weight>.+)\.(?P<factor>lora_[AB])(\.[^.]+)?\.weight$"),  # peft
+    re.compile(r"^(?P<weight>.+)\.(?P<factor>lora_[AB])(?:\.(?P<adapter>[^.]+))?\.weight$"),  # peft
     re.compile(r"^(?P<weight>.+)\.(?P<factor>lora_(?:down|up))\.weight$"),  # sd-scripts
 )
 _SECOND = {"lora_A": "lora_B", "lora_down": "lora_up"}
@@ -63,7 +64,8 @@ def weights_of(tensors: Mapping[str, Stored], path: Path | None = None) -> tuple
 
     Two dimensions are a matrix, four and five a kernel read as (out, in·kh·kw). Three are a kernel (out, in, k) where
     the last is up to nine, and else a matrix for each entry of the first, as experts have them. Adapters are read as
-    their product B A, times alpha / r where the file, or peft's ``adapter_config.json`` beside it, says them.
+    their product B A, times alpha / r where the file, or peft's ``adapter_config.json`` beside it, says them, under the
+    name of the weight, with that of the adapter behind it where the weight has several.
 
     Args:
         tensors: by name.
@@ -81,6 +83,7 @@ def weights_of(tensors: Mapping[str, Stored], path: Path | None = None) -> tuple
         8
     """
     weights, passed_over = [], {}
+    adapters = Counter(match["weight"] for name in tensors if (match := _adapter(name)) and match["factor"] in _SECOND)
     for name, stored in tensors.items():
         if stored.unread:
             passed_over[name] = stored.unread
@@ -98,6 +101,8 @@ def weights_of(tensors: Mapping[str, Stored], path: Path | None = None) -> tuple
             weight = None if other is None else _product(match["weight"], stored, other, tensors, path)
             if weight is None:
                 passed_over[name] = f"a factor without a {second} that fits"
+            elif adapters[match["weight"]] > 1:
+                weights.append(replace(weight, name=f"{weight.name}.{match.groupdict().get('adapter') or 'default'}"))
             else:
                 weights.append(weight)
         elif len(stored.shape) >= 2 and 0 not in stored.shape:
@@ -126,21 +131,28 @@ def _product(name: str, a: Stored, b: Stored, tensors: Mapping[str, Stored], pat
         return None
     rank = a.shape[0]
     alpha = tensors.get(f"{name}.alpha")
-    scale = alpha.load().item() / rank if alpha is not None and not alpha.shape else _configured_scale(path, rank)
+    is_said = alpha is not None and torch.Size(alpha.shape).numel() == 1
+    scale = alpha.load().item() / rank if alpha is not None and is_said else _configured_scale(path, name, rank)
     inputs = int(torch.Size(a.shape[1:]).numel())
     return Weight(name, f"LoRA r={rank}", 1, (b.shape[0], inputs), (a, b), scale)
 
 
-def _configured_scale(path: Path | None, rank: int) -> float:
+def _configured_scale(path: Path | None, name: str, rank: int) -> float:
     config = path.with_name("adapter_config.json") if path is not None else None
     if config is None or not config.is_file():
         return 1.0
     try:
         said = json.loads(config.read_text(encoding="utf-8"))
         divisor = rank**0.5 if said.get("use_rslora") else rank
-        return float(said.get("lora_alpha", divisor)) / divisor
-    except (ValueError, TypeError, AttributeError) as error:
+        own = [alpha for key, alpha in (said.get("alpha_pattern") or {}).items() if _is_meant(key, name)]
+        return float(own[0] if own else said.get("lora_alpha", divisor)) / divisor
+    except (ValueError, TypeError, AttributeError, re.error) as error:
         raise ValueError(f"{config}: expected the configuration of an adapter; {error!r}.") from error
+
+
+def _is_meant(pattern: str, name: str) -> bool:
+    """Whether peft takes a key of ``alpha_pattern``, a regular expression, for the end or all of a module's name."""
+    return re.match(rf"(.*\.)?({pattern})$", name.removeprefix("base_model.model.")) is not None
 
 
 def _as_matrices(shape: tuple[int, ...]) -> tuple[int, tuple[int, int]]:

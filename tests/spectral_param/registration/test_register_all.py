@@ -352,6 +352,7 @@ def test_a_warning_that_is_an_error_leaves_all_as_they_were():
         ({"init": "zero"}, ValueError, r"^0\.weight: init: expected"),
         ({"where": 3}, TypeError, r"^where: expected None, a predicate"),
         ({"where": "0.weight"}, TypeError, r"^where: expected None, a predicate"),
+        ({"where": nn.Linear(2, 2)}, TypeError, r"^where: expected a module type, got a Linear itself"),
         ({"where": [nn.Linear, nn.ReLU()]}, TypeError, r"^where: expected None, a predicate"),
     ],
 )

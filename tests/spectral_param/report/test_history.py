@@ -28,6 +28,13 @@ def test_missing_vectors_are_nan():
     assert torch.equal(history["a"].isnan(), torch.tensor([[False, False], [True, True]]))
 
 
+def test_a_name_without_readings_is_told_those_that_have_some():
+    with pytest.raises(KeyError, match="'sgima': expected one of sigma, loss"):
+        filled(10, [0])["sgima"]
+    with pytest.raises(KeyError, match="nothing was read yet"):
+        History()["sigma"]
+
+
 def test_rows_stay_evenly_spaced_below_the_cap():
     for count in range(1, 100):
         history = filled(8, range(0, 5 * count, 5))

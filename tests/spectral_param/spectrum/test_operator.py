@@ -29,7 +29,7 @@ def test_without_exact_no_value_is_too_small(drawn: tuple[nn.Module, tuple[int, 
     assert (sigma >= true - 1e-12).all()
     bound = spectral_norm(conv, operator=image, exact=False)
     assert true[0] <= bound
-    assert 0.999 * sigma[0] <= bound <= 1.01 * sigma[0]
+    assert bound <= 1.01 * sigma[0]  # and less, where the matrix is written out for the norm and not for all values
 
 
 def test_a_bound_with_zeros_on_an_image_of_twelve_is_near() -> None:
@@ -91,6 +91,18 @@ def test_lower_precision_around_it_changes_nothing() -> None:
 def test_what_cannot_be_read_names_its_argument(module: Any, options: dict[str, object], match: str) -> None:
     with pytest.raises((ValueError, TypeError), match=match):
         singular_values(module, **options)
+
+
+def test_the_image_of_a_convolution_that_is_called_by_name() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(input=x)
+
+    assert image_sizes(Named(), torch.randn(1, 3, 8, 6)) == {"conv.weight": (8, 6)}
 
 
 def test_the_images_of_a_model_that_is_left_as_it_was() -> None:

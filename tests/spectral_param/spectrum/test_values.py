@@ -288,6 +288,12 @@ def test_weights_changed_further_on_top():
 def test_weights_that_are_not_there(reading):
     with pytest.raises(ValueError, match="^tensor_name: Linear has no weight 'kernel'; it has weight, bias"):
         reading(nn.Linear(2, 2), "kernel")
+    with pytest.raises(
+        ValueError, match="^tensor_name: MultiheadAttention has no weight 'in_proj_weight'; it has q_proj"
+    ):
+        reading(nn.MultiheadAttention(4, 2, kdim=3), "in_proj_weight")
+    with pytest.raises(ValueError, match="^tensor_name: 'weight' of LazyLinear has no shape before the first forward"):
+        reading(nn.LazyLinear(3), "weight")
     with pytest.raises(ValueError, match="it has weight, bias"):
         reading(register_svd_parametrization(nn.Linear(2, 2)), "kernel")
     model = nn.Sequential(nn.ReLU(), register_svd_parametrization(nn.Linear(2, 2)))

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from spectral_param import register_svd_parametrization
     [
         (torch.ones(5, 4), "size mismatch for weight"),
         (torch.full((4, 5), torch.nan), "weight: weight: expected finite values"),
+        (np.ones((4, 5)), "weight: expected a tensor, got ndarray"),
         (torch.ones(4, 5, dtype=torch.int64), "weight: weight: expected a real floating dtype"),
     ],
 )

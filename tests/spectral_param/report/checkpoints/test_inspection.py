@@ -68,12 +68,43 @@ def test_adapters_are_their_product(tmp_path, scaled):
     torch.testing.assert_close(torch.tensor(row["sigma"][0]), truth, rtol=1e-4, atol=0)
 
 
-def test_adapters_in_the_names_of_other_programs_are_found(tmp_path):
+@pytest.mark.parametrize(
+    ("pattern", "scale"),
+    [("q_proj", 8), ("model.q_proj", 8), (r"^model\.q_proj", 8), (r".*\.[qk]_proj", 8), ("proj", 2), ("^q_proj", 2)],
+)
+def test_a_pattern_of_alpha_is_of_the_end_of_a_name(tmp_path, pattern, scale):
+    a, b = torch.randn(4, 20), torch.randn(30, 4)
+    config = {"r": 4, "lora_alpha": 8, "alpha_pattern": {"other": 1, pattern: 32}}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    key = "base_model.model.model.q_proj"
+    rows, _ = rows_of(
+        write_safetensors(tmp_path / "a.safetensors", {f"{key}.lora_A.weight": a, f"{key}.lora_B.weight": b})
+    )
+    truth = torch.linalg.svdvals(b @ a)[:4] * scale
+    torch.testing.assert_close(torch.tensor(rows[key]["sigma"][0]), truth, rtol=1e-4, atol=0)
+
+
+def test_several_adapters_of_a_weight_have_their_own_names(tmp_path):
+    def file(name, of_one):
+        factors = {"one": of_one, "two": (torch.ones(2, 4), torch.ones(3, 2))}
+        pairs = {
+            f"x.lora_{part}.{key}.weight": t for key, ab in factors.items() for part, t in zip("AB", ab, strict=True)
+        }
+        return write_safetensors(tmp_path / name, pairs)
+
+    a, b = torch.randn(2, 4), torch.randn(3, 2)
+    before, after = file("before.safetensors", (a, b)), file("after.safetensors", (a, 7 * b))
+    rows, _ = compare_files(before, after)
+    assert {row["weight"]: row["change"] for row in rows} == pytest.approx({"x.one": 6.0, "x.two": 0.0}, rel=1e-5)
+
+
+@pytest.mark.parametrize("scalar", [True, False])
+def test_adapters_in_the_names_of_other_programs_are_found(tmp_path, scalar):
     down, up = torch.randn(2, 6, 1, 1), torch.randn(5, 2, 1, 1)
     tensors = {
         "unet.lora_down.weight": down,
         "unet.lora_up.weight": up,
-        "unet.alpha": torch.tensor(1.0),
+        "unet.alpha": torch.tensor(1.0) if scalar else torch.ones(1),
         "x.lora_A.default.weight": torch.randn(3, 4),
     }
     rows, passed_over = rows_of(write_safetensors(tmp_path / "a.safetensors", tensors))
@@ -295,3 +326,17 @@ def test_what_an_optimizer_keeps_is_no_weight(tmp_path, key):
     saved = {"net": model.state_dict(), key: [state] if key.endswith("s") else state}
     torch.save(saved, tmp_path / "run.pt")
     assert list(stored_tensors(tmp_path / "run.pt")) == ["net.weight", "net.bias"]
+
+
+def test_a_weight_that_one_of_two_files_has_in_another_form_says_which(tmp_path):
+    torch.save({"w": torch.ones(3, 3)}, tmp_path / "one.pt")
+    torch.save({"w": torch.ones(3, 3, dtype=torch.int8)}, tmp_path / "two.pt")
+    for files in ((tmp_path / "one.pt", tmp_path / "two.pt"), (tmp_path / "two.pt", tmp_path / "one.pt")):
+        assert compare_files(*files) == ([], {"w": f"in {tmp_path / 'two.pt'}, its dtype is int8"})
+
+
+def test_parameters_are_read_as_tensors(tmp_path):
+    torch.save(dict(nn.Linear(3, 3).named_parameters()), tmp_path / "a.pt")
+    [row], _ = compare_files(tmp_path / "a.pt", tmp_path / "a.pt")  # without a warning of torch, which is an error
+    assert row["change"] == 0
+    assert list(rows_of(tmp_path / "a.pt")[0]) == ["weight"]
