@@ -191,7 +191,7 @@ def _checked(key: str, given: Any, own: Tensor) -> Tensor:
     if given.shape != own.shape:
         shapes = tuple(own.shape), tuple(given.shape)
         raise ValueError(f"adapter: expected {key} of shape {shapes[0]}, got {shapes[1]}; register as it was.")
-    if not given.isfinite().all():
+    if not given.to(own.dtype).isfinite().all():
         raise ValueError(f"adapter: expected finite numbers for {key}, got others.")
     return given
 

@@ -20,6 +20,7 @@ _ADAPTERS = (
     re.compile(r"^(?P<weight>.+)\.(?P<factor>lora_(?:down|up))\.weight$"),  # sd-scripts
 )
 _SECOND = {"lora_A": "lora_B", "lora_down": "lora_up"}
+_FIRST = {second: first for first, second in _SECOND.items()}
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,11 @@ def weights_of(tensors: Mapping[str, Stored], path: Path | None = None) -> tuple
             passed_over |= {name: f"its dtype is {_said(stored)}"} if len(stored.shape) > 1 else {}
         elif (match := _adapter(name)) is not None:
             first, second = match["factor"], _SECOND.get(match["factor"])
-            if second is None:
-                continue  # B, which comes with A
-            other = tensors.get(re.sub(rf"\.{first}(?=\.)", f".{second}", name))
+            if second is None:  # B, which comes with A
+                if _partner(name, match["factor"], _FIRST[match["factor"]]) not in tensors:
+                    passed_over[name] = f"a factor without a {_FIRST[match['factor']]}"
+                continue
+            other = tensors.get(_partner(name, first, second))
             weight = None if other is None else _product(match["weight"], stored, other, tensors, path)
             if weight is None:
                 passed_over[name] = f"a factor without a {second} that fits"
@@ -124,6 +127,10 @@ def _said(stored: Stored) -> str:
 
 def _adapter(name: str) -> re.Match[str] | None:
     return next((match for pattern in _ADAPTERS if (match := pattern.match(name))), None)
+
+
+def _partner(name: str, factor: str, other: str) -> str:
+    return re.sub(rf"\.{factor}(?=\.)", f".{other}", name)
 
 
 def _product(name: str, a: Stored, b: Stored, tensors: Mapping[str, Stored], path: Path | None) -> Weight | None:

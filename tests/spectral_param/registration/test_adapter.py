@@ -158,6 +158,7 @@ def test_what_does_not_fit_is_refused_by_name_and_changes_nothing():
     refused({**adapter, "3.weight.base": 2 * adapter["3.weight.base"]}, "same base.*3.weight.base")
     refused({**adapter, "3.weight.base": torch.full((2,), torch.nan)}, "finite numbers")
     refused({**adapter, "0.weight.u": torch.full((6, 4), torch.inf)}, "finite numbers for 0.weight.u")
+    refused({**adapter, "0.weight.u": torch.full((6, 4), 1e200, dtype=torch.float64)}, "finite numbers for 0.weight.u")
     refused(
         {**adapter, "0.weight.u": torch.ones(6, 4, dtype=torch.int64)}, "floating numbers for 0.weight.u", TypeError
     )

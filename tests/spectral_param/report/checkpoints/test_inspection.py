@@ -106,11 +106,15 @@ def test_adapters_in_the_names_of_other_programs_are_found(tmp_path, scalar):
         "unet.lora_up.weight": up,
         "unet.alpha": torch.tensor(1.0) if scalar else torch.ones(1),
         "x.lora_A.default.weight": torch.randn(3, 4),
+        "y.lora_B.weight": torch.randn(4, 3),
     }
     rows, passed_over = rows_of(write_safetensors(tmp_path / "a.safetensors", tensors))
     truth = torch.linalg.svdvals(up.flatten(1) @ down.flatten(1))[:2] / 2
     torch.testing.assert_close(torch.tensor(rows["unet"]["sigma"][0]), truth, rtol=1e-4, atol=0)
-    assert passed_over == {"x.lora_A.default.weight": "a factor without a lora_B that fits"}
+    assert passed_over == {
+        "x.lora_A.default.weight": "a factor without a lora_B that fits",
+        "y.lora_B.weight": "a factor without a lora_A",
+    }
 
 
 def test_checkpoints_of_torch_and_of_lightning_are_read(tmp_path):
