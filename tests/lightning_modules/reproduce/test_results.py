@@ -124,7 +124,7 @@ KEPT = {
     "copy": 35,
     "lengths": 8,
     "mlp-depth": 30,
-    "multi-label": 40,
+    "multi-label": 46,
     "pixel-mnist": 2,
     "ptb": 4,
     "radius": 24,
