@@ -37,8 +37,8 @@ def check_alone(parametrization: SVDParametrization) -> None:
     later = on_top_of(parametrization)
     if later:
         raise ValueError(
-            f"weight: {later} stands on top of its SVD, whose σ are not those of the weight; remove that first, or "
-            "leave the weight out."
+            f"weight: {later} stands on top of its SVD, whose σ are not those of the weight; leave the weight "
+            "out, or register it without that."
         )
 
 

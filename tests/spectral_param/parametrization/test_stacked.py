@@ -67,7 +67,7 @@ def test_the_penalty_is_of_the_weight_and_so_is_its_gradient():
 def test_what_cannot_be_held_by_the_svd_is_refused_and_nothing_changed(options):
     layer = doubled(**options)
     before = copy.deepcopy(layer.state_dict())
-    with pytest.raises(ValueError, match="^weight: Double stands on top of its SVD, .* remove that first"):
+    with pytest.raises(ValueError, match="^weight: Double stands on top of its SVD, .* leave the weight out"):
         clip_singular_values_(layer, max=0.3)
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
 
