@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from spectral_param.parametrization.blocks import blocks_of, gate_names, matrices_of
 from spectral_param.parametrization.lookup import named_modules
+from spectral_param.parametrization.stacked import on_top_of
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma.level import finite
 from spectral_param.spectrum.as_matrix import weight_of
@@ -240,12 +241,12 @@ class Watch:
 
 def _described(parametrization: SVDParametrization) -> dict[str, Any]:
     """What a weight in SVD form is, in plain values."""
-    sigma_map = parametrization.sigma_map
-    low, high = torch.as_tensor(sigma_map.low), torch.as_tensor(sigma_map.high)
+    sigma_map, later = parametrization.sigma_map, on_top_of(parametrization)
+    low, high = (torch.as_tensor(edge) for edge in ((0, math.inf) if later else (sigma_map.low, sigma_map.high)))
     return {
         "shape": [parametrization.chunks * parametrization.shape[0], parametrization.shape[1]],
         "reflectors": list(parametrization.reflectors),
-        "sigma": repr(sigma_map),
+        "sigma": f"{sigma_map}, {later}" if later else repr(sigma_map),
         "low": low.min().item(),
         "high": high.max().item(),
     }

@@ -120,7 +120,7 @@ def _row(name: str, parametrization: SVDParametrization, center: float, with_sha
         "blocks": parametrization.chunks,
         "shape": parametrization.shape,
         "reflectors": parametrization.reflectors,
-        "sigma": f"{parametrization.sigma_map}{f', {later}' if later else ''}",
+        "sigma": f"{parametrization.sigma_map}, {later}" if later else str(parametrization.sigma_map),
     }
     trained = sum(factor.numel() for factor in parametrization.factors if factor.requires_grad)
     return row | _numbers(sigma, center, trained) | (_shape(sigma) if with_shape else {})

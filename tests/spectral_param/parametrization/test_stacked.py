@@ -1,6 +1,7 @@
 """Another parametrization on top of an SVD: its σ are not those of the weight any more."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from spectral_param import (
 )
 from spectral_param.callbacks import SpectralClip, SpectralMonitor, SpectralPenalty
 from spectral_param.report.recorder import SpectralRecorder
+from spectral_param.report.watch import Watch
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
 
 
@@ -49,6 +51,8 @@ def test_readings_are_of_the_weight(options):
     assert (row["min"], row["max"]) == pytest.approx((sigma.min().item(), sigma.max().item()))
     assert row["sigma"].endswith(", Double")
     recorder = SpectralRecorder(layer, every_n_steps=1)
+    described = Watch().describe(layer)["weight"]
+    assert (described["low"], described["high"]) == (0, math.inf)
     recorder.step()
     torch.testing.assert_close(recorder.history["weight"][-1], sigma.squeeze(0).flatten())
 
