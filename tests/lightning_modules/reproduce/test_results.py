@@ -131,7 +131,7 @@ KEPT = {
     "reflectors": 25,
     "spectral-margin": 6,
     "trainable": 56,
-    "depth-controls": 9,
+    "depth-controls": 40,
     "multi-label-at-k": 19,
     "ucr": 588,
     "ucr-steps": 533,
