@@ -15,7 +15,7 @@ from spectral_param.functional.ways import Way, build, way_to_build
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import SigmaMap
 from spectral_param.sizes import Sizes
-from spectral_param.torch_state.higher_order import must_run_again
+from spectral_param.torch_state.higher_order import apart, must_run_again
 from spectral_param.torch_state.precision import full_precision, in_full_precision
 
 Triple = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -92,10 +92,11 @@ class _SideBySide(torch.autograd.Function):
         flat, needs, count = ctx.saved_tensors, ctx.needs_input_grad[3:], len(ctx.results)
         each = [grads[i : i + count] for i in range(0, len(grads), count)]
         used = [any(g is not None for g in own) for own in each for _ in range(3)]
-        needed = [f for f, need, use in zip(flat, needs, used, strict=True) if need and use]
         if must_run_again(*grads):  # one by one, with a graph
             with torch.enable_grad():
-                again = [ctx.build(*flat[3 * i : 3 * i + 3]) if used[3 * i] else () for i in range(len(each))]
+                anew = apart(flat)
+                needed = [f for f, need, use in zip(anew, needs, used, strict=True) if need and use and f is not None]
+                again = [ctx.build(*anew[3 * i : 3 * i + 3]) if used[3 * i] else () for i in range(len(each))]
                 asked = [
                     (w, g)
                     for results, own in zip(again, each, strict=True)

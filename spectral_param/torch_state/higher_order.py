@@ -49,7 +49,9 @@ def gradients_by_running_again(
     """
     with_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        if not with_graph:
+        if with_graph:
+            tensors = apart(tensors)
+        else:
             pairs = zip(tensors, needs, strict=True)
             tensors = [t.detach().requires_grad_(need) if t is not None else None for t, need in pairs]
         results = run(*tensors)
@@ -59,3 +61,20 @@ def gradients_by_running_again(
         outputs, given = [result for result, _ in pairs_of_grads], [grad for _, grad in pairs_of_grads]
         found = iter(torch.autograd.grad(outputs, needed, given, create_graph=with_graph))
     return [next(found) if need else None for need in needs]
+
+
+def apart(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The same tensors, each a node of its own in the graph.
+
+    A gradient by one is then that through its own place alone: neither by way of another that was computed from it, nor
+    through a second place where it was given too, both of which autograd adds by itself.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.torch_state.higher_order import apart
+        >>> x = torch.ones(1, requires_grad=True)
+        >>> a, b = apart([x, 2 * x])
+        >>> torch.autograd.grad(a + b, [a, b])
+        (tensor([1.]), tensor([1.]))
+    """
+    return [None if t is None else t.view_as(t) for t in tensors]
