@@ -101,10 +101,10 @@ class ShiftedParametrization(SVDParametrization):
         """Orthonormal columns, (count, n, r), of what is shifted on a side."""
         if not side.blocks:
             return factors[0].new_empty(0, side.n, 0)
-        product = self._product_of(side, factors[side.place])
-        if is_frozen(product):
+        product, plainly = self._product_of(side, factors[side.place]), is_seen_through()
+        if is_frozen(product) and not plainly:
             return kept.columns(product, side.m)
-        return ReflectorProduct(wide(product.packed), product.n, product.m).columns(side.m, plainly=is_seen_through())
+        return ReflectorProduct(wide(product.packed), product.n, product.m).columns(side.m, plainly=plainly)
 
     @staticmethod
     def _product_of(side: Side, factor: Tensor) -> ReflectorProduct:

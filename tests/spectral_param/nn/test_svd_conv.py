@@ -476,3 +476,24 @@ def test_a_derived_layer_that_convolves_otherwise_has_no_bound() -> None:
 
     with pytest.raises(TypeError, match="'_conv_forward' that is not"):
         lipschitz_bound(Twice(2, 2, 3))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own forward mode calls it
+@pytest.mark.parametrize("trained", [True, False])
+def test_forward_mode_and_vmap_see_the_shifts(trained):
+    conv, x = SVDConv2d(2, 4, 3, dtype=torch.float64), torch.randn(1, 2, 5, 5, dtype=torch.float64)
+    numbers = {name: p if trained else p.detach() for name, p in conv.named_parameters()}
+    along = {name: torch.randn_like(p) for name, p in numbers.items()}
+
+    def run(numbers):
+        return torch.func.functional_call(conv, numbers, (x,))
+
+    with torch.autograd.forward_ad.dual_level():
+        duals = {name: torch.autograd.forward_ad.make_dual(p, along[name]) for name, p in numbers.items()}
+        tangent = torch.autograd.forward_ad.unpack_dual(run(duals)).tangent
+    ahead, behind = ({name: p.detach() + s * along[name] for name, p in numbers.items()} for s in (1e-6, -1e-6))
+    torch.testing.assert_close(tangent, (run(ahead) - run(behind)) / 2e-6, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(torch.func.jvp(run, (numbers,), (along,))[1], tangent)
+    both = {name: torch.stack([p, p + along[name]]) for name, p in numbers.items()}
+    one_by_one = torch.stack([run({name: p[i] for name, p in both.items()}) for i in (0, 1)])
+    torch.testing.assert_close(torch.vmap(run)(both), one_by_one)
