@@ -40,7 +40,7 @@ class GradientNormMonitor(Recorder):
     - ``grad_norm-{layer}.h.t{t}``: the total derivative by the state h⁽ᵗ⁾ of a recurrent layer, h⁽⁰⁾ being the state
       before the first step (Figures 1 and 4 of the paper); ``.c`` for the cell state of an LSTM, ``.h_l{k}`` for the
       layers of a stack, where h⁽ᵗ⁾ is all of them and each a variable of its own;
-    - ``grad_norm-{module}.output``: the derivative by what a module returns;
+    - ``grad_norm-{module}.output``: the derivative by what a module returns, over all its calls;
     - ``grad_norm-{weight}``: the derivative by a weight W in SVD form, of which ``W.grad`` is ``None``, also where the
       layer does without W.
 
@@ -70,7 +70,9 @@ class GradientNormMonitor(Recorder):
         ValueError: for no times, or a bad interval; at fit start for recurrent layers that are sharded.
 
     Warns:
-        UserWarning: at fit start, of patterns that match nothing; later, of a layer that can be read at t = 0 alone.
+        UserWarning: at fit start, of patterns that match nothing; later, of a layer that can be read at t = 0 alone,
+            of one that is not read since ``training_step`` differentiates gradients that pass through it, and of
+            sequences of several lengths, whose t the heat map cannot show.
 
     Example:
         >>> from spectral_param.callbacks import GradientNormMonitor
@@ -109,6 +111,8 @@ class GradientNormMonitor(Recorder):
         self.layers = as_patterns("layers", layers)
         self.weights = as_patterns("weights", weights)
         self.time_axes: dict[str, list[int]] = {}
+        self._series: dict[str, list[str]] = {}  # by recurrent layer
+        self._is_told_of_gradients = self._is_told_of_lengths = False
         self._loss: Tensor | None = None
         self._taps: Taps | None = None
 
@@ -213,27 +217,43 @@ class GradientNormMonitor(Recorder):
             found = self._through_time(name, modules[name], taps)
             squares |= found if matches(name, self.recurrent) else {}
         for name in _modules(model, self.layers):
-            squares[f"{name}.output"] = square(taps.gradients.get(f"{name}.output"))
+            squares[f"{name}.output"] = taps.squares.get(f"{name}.output", square(None))
         norms = norms_over_ranks(trainer, squares)
         for name, parametrization in parametrized_weights(model, self.weights).items():
             size = parametrization.chunks * math.prod(parametrization.shape)
             norms[name] = square(mean_over_ranks(trainer, taps.gradients.get(name), size)).sqrt()
+        self._take_out(norms, taps)
         return norms
+
+    def _take_out(self, norms: dict[str, Tensor], taps: Taps) -> None:
+        """Leaves out what was not heard of whole."""
+        unheard = {key for name in taps.differentiated for key in (name, *taps.weights.get(name, {}).values())}
+        unheard |= {key for name in taps.differentiated & taps.calls.keys() for key in self._series[name]}
+        for name in unheard & norms.keys():
+            norms[name] = torch.full_like(norms[name], torch.nan)
+        if unheard and not self._is_told_of_gradients:
+            self._is_told_of_gradients = True
+            names = ", ".join(sorted(taps.differentiated))
+            rank_zero_warn(f"{names}: not read, since training_step differentiates gradients that pass through there.")
 
     def _through_time(self, name: str, layer: nn.Module, taps: Taps) -> dict[str, Tensor]:
         """‖∂L/∂h⁽ᵗ⁾‖² at the chosen times, over all calls of a layer, by series; adds ∂L/∂W to the taps."""
-        names = series(name, layer)
+        names = self._series[name] = series(name, layer)
         width = self.times if isinstance(self.times, int) else len(self.times)
         total = torch.full((len(names), width), 0.0 if taps.calls[name] else torch.nan, dtype=torch.float64)
         for call in taps.calls[name]:
             times = times_of(self.times, call.length)
             if not call.can_be_cut and any(times):
                 rank_zero_warn(f"{name} is read at t = 0 alone: it is bidirectional, drops out or has packed input.")
-            squares, by_weight = squares_through_time(call, times, list(taps.weights[name]))
+            squares, by_weight = squares_through_time(call, times, call.weights)
             total += squares
             for tensor_name, gradient in by_weight.items():
                 taps.add(taps.weights[name][tensor_name], gradient)
-            self.time_axes |= {key: [-1 if t is None else t for t in times] for key in names}
+            axis = [-1 if t is None else t for t in times]
+            if self.time_axes.get(names[0], axis) != axis and not self._is_told_of_lengths:
+                self._is_told_of_lengths = True
+                rank_zero_warn(f"{name}: sequences have several lengths, so that a row's t are not those of another's.")
+            self.time_axes |= dict.fromkeys(names, axis)
         return dict(zip(names, total, strict=True))
 
     def _numbers(self, norms: dict[str, Tensor]) -> dict[str, float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -25,10 +26,20 @@ class RecordedCall:
         kwargs: its keyword arguments.
         result: its ``(output, state)``.
         rng: states of the random number generators before the call, for a layer that drops out.
+        listen: puts a hook on a tensor.
+
+    Attributes:
+        weights: names of the layer's weights whose gradients are to be found from this call.
     """
 
     def __init__(
-        self, module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], result: Any, rng: dict[str, Tensor]
+        self,
+        module: nn.Module,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        result: Any,
+        rng: dict[str, Tensor],
+        listen: Callable[[Tensor, Callable[[Tensor], None]], object] = Tensor.register_hook,
     ) -> None:
         given = dict(zip(("input", "hx"), args, strict=False)) | kwargs
         output, final = result
@@ -44,13 +55,14 @@ class RecordedCall:
         }
         self.initial = _initial_state(module, self.input, given.get("hx"), _as_tuple(final))
         self.gradients: dict[str, Tensor] = {}
-        self._listen("output", _data(output))
-        for i, state in enumerate(_as_tuple(final)):
-            self._listen(f"final{i}", state)
+        self.weights: list[str] = []
+        came_out = {"output": _data(output)} | {f"final{i}": state for i, state in enumerate(_as_tuple(final))}
+        for name, tensor in came_out.items():
+            if tensor.requires_grad:
+                listen(tensor, partial(self._take, name))
 
-    def _listen(self, name: str, tensor: Tensor) -> None:
-        if tensor.requires_grad:
-            tensor.register_hook(lambda gradient: self.gradients.update({name: gradient.detach()}))
+    def _take(self, name: str, gradient: Tensor) -> None:
+        self.gradients[name] = gradient.detach()
 
     @property
     def time_dim(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,9 +12,11 @@ from torch import Tensor, nn
 
 from spectral_param.callbacks.private import is_compiled as was_compiled
 from spectral_param.callbacks.through_time.adjoint import RecordedCall, drops_out, save_rng
+from spectral_param.callbacks.through_time.norms import square
 from spectral_param.functional.ways import Way
 from spectral_param.nn import SpectralRNN, SVDLinear
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.parametrization.together import keeps
 from spectral_param.torch_state import private
 from spectral_param.torch_state.precision import wide
 
@@ -25,12 +28,18 @@ class Taps:
 
     Weights in SVD form are not asked for: a layer that does without W would build it then, and compute a little
     differently. So ∂L/∂W of a linear layer is put together from its inputs and the gradients of its outputs, that of a
-    recurrent one comes from its recorded calls, and only where another layer builds W itself is W listened to.
+    recurrent one comes from its recorded calls, and only where another layer builds W itself, or W is kept for all who
+    read it (``together``, torch's ``cached``), is W listened to.
+
+    Gradients that ``training_step`` itself takes are none of L. Where it differentiates them further, W is met on ways
+    that neither the outputs nor the calls of a layer tell.
 
     Attributes:
         calls: the calls of each recurrent layer, by name.
         weights: for each recurrent layer, which weight by name each of its tensors is.
-        gradients: for each output or weight by name, the sum of the gradients that came to it.
+        gradients: for each weight by name, the sum of the gradients that came to it.
+        squares: for each output by name, ‖∂L/∂output‖² over all calls.
+        differentiated: names of what is put together from outputs whose gradients are differentiated further.
         open: whether forwards are still listened to; recomputation in a backward should not be.
     """
 
@@ -38,6 +47,8 @@ class Taps:
         self.calls: dict[str, list[RecordedCall]] = {}
         self.weights: dict[str, dict[str, str]] = {}
         self.gradients: dict[str, Tensor] = {}
+        self.squares: dict[str, Tensor] = {}
+        self.differentiated: set[str] = set()
         self.open = True
         self._running: list[nn.Module] = []  # layers heard in another way than by their weights, while they run
         self._cleanup = ExitStack()
@@ -58,16 +69,24 @@ class Taps:
         def after(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
             self._running.remove(layer)
             if self.open:
-                calls.append(RecordedCall(layer, args, kwargs, result, dict(rng)))
+                call = RecordedCall(layer, args, kwargs, result, dict(rng), partial(self._listen, name=name))
+                own = ((key, SVDParametrization.alone_on(layer, key)) for key in self.weights[name])
+                call.weights = [key for key, p in own if p is None or not _is_kept(p)]
+                calls.append(call)
 
         self._until_closed(layer.register_forward_pre_hook(before).remove)
         self._until_closed(layer.register_forward_hook(after, with_kwargs=True).remove)
 
     def on_output(self, name: str, module: nn.Module) -> None:
-        """Sums up the gradients that come to what a module returns, or to the first of it where that is a tuple."""
+        """Sums up squared gradients by what a module returns, or the first of it where that is a tuple, over calls."""
+
+        def add(gradient: Tensor) -> None:
+            self.squares[name] = self.squares.get(name, 0) + square(gradient.detach())
 
         def after(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
-            self._listen(result[0] if isinstance(result, tuple) else result, lambda gradient: self.add(name, gradient))
+            first = result[0] if isinstance(result, tuple) and result else result
+            if isinstance(first, Tensor):
+                self._listen(first, add)
 
         self._until_closed(module.register_forward_hook(after).remove)
 
@@ -76,10 +95,10 @@ class Taps:
         if name.removesuffix(f".{tensor_name}") in self.calls:
             self.weights[name.removesuffix(f".{tensor_name}")][tensor_name] = name
         elif is_linear(layer):
-            self._on_linear(name, layer)
+            self._on_linear(name, layer, parametrization)
 
         def listen(weight: Tensor) -> None:
-            if not any(layer is running for running in self._running):
+            if _is_kept(parametrization) or not any(layer is running for running in self._running):
                 self._listen(weight, lambda gradient: self.add(name, gradient))
 
         heard = parametrization.forward
@@ -88,14 +107,15 @@ class Taps:
         heard.listeners.append(listen)
         self._until_closed(lambda: heard.let_go(parametrization, listen))
 
-    def _on_linear(self, name: str, layer: nn.Module) -> None:
+    def _on_linear(self, name: str, layer: nn.Module, parametrization: SVDParametrization) -> None:
         def before(layer: nn.Module, args: tuple[Any, ...]) -> None:
             self._running.append(layer)
 
         def after(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
             self._running.remove(layer)
             x = _rows(args[0] if args else kwargs["input"])
-            self._listen(result, lambda gradient: self.add(name, _rows(gradient).mT @ x))
+            if not _is_kept(parametrization):
+                self._listen(result, lambda gradient: self.add(name, _rows(gradient).mT @ x), name=name)
 
         self._until_closed(layer.register_forward_pre_hook(before).remove)
         self._until_closed(layer.register_forward_hook(after, with_kwargs=True).remove)
@@ -114,9 +134,20 @@ class Taps:
         self.open = False
         self._cleanup.close()
 
-    def _listen(self, tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
+    def _listen(self, tensor: Tensor, hook: Callable[[Tensor], None], *, name: str = "") -> None:
+        """Hears the gradient of L, and takes note of a ``name`` where one that is none of L is differentiated."""
+
+        def heard(gradient: Tensor) -> None:
+            if not self.open:
+                hook(gradient.reshape(tensor_shape))
+            elif name and torch.is_grad_enabled():
+                self.differentiated.add(name)
+
+        tensor_shape, base = tensor.shape, tensor._base
+        if base is not None and base.numel() == tensor.numel() and base.requires_grad and tensor.is_contiguous():
+            tensor = base  # what changes a view in place takes its hooks away, and leaves those of what it is a view of
         if self.open and tensor.requires_grad:
-            tensor.register_hook(hook)
+            tensor.register_hook(heard)
 
     def _until_closed(self, undo: Callable[[], None]) -> None:
         self._cleanup.callback(undo)
@@ -142,6 +173,11 @@ class _Heard:
         self.listeners.remove(listen)
         if not self.listeners:
             del parametrization.forward
+
+
+def _is_kept(parametrization: SVDParametrization) -> bool:
+    """Whether all who read W now are given the same, the layer itself too."""
+    return keeps(parametrization) or (private.weight_cache() is not None and not parametrization.is_off)
 
 
 def _rows(tensor: Tensor) -> Tensor:

@@ -1,11 +1,16 @@
+import contextlib
+
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import LightningModule
 from lightning.pytorch import callbacks as of_lightning
 from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
+from torch.nn.utils import parametrize
+from torch.utils.data import DataLoader, TensorDataset
 
-from spectral_param import register_svd_parametrization, svd_parametrizations
+from spectral_param import register_svd_parametrization, svd_parametrizations, together
 from spectral_param.callbacks import (
     BandSchedule,
     GradientNormMonitor,
@@ -334,7 +339,7 @@ def test_two_monitors_of_the_same_weights_read_the_same_and_leave_nothing(tmp_pa
 
 
 def test_a_layer_called_twice_has_the_gradients_of_both_outputs(tmp_path):
-    """As a weight has those of both uses: they add up, and their norm is taken then."""
+    """As states have over several calls: their squares add up, whatever their shapes."""
 
     class Twice(Regression):
         def forward(self, x):
@@ -345,7 +350,7 @@ def test_a_layer_called_twice_has_the_gradients_of_both_outputs(tmp_path):
     twin, (x, y) = Twice(), next(iter(vectors()))
     one, other = (twin.first(x).detach().requires_grad_() for x in (x, x + 1))
     loss = nn.functional.mse_loss(twin.second(torch.tanh(one) + other), y)
-    both = torch.stack(torch.autograd.grad(loss, [one, other])).sum(0)
+    both = torch.stack(torch.autograd.grad(loss, [one, other]))
     assert monitor.history["first.output"].item() == pytest.approx(both.norm().item())
 
 
@@ -373,3 +378,154 @@ def test_a_fit_after_an_interrupted_fit_has_the_norms_of_its_own_steps(tmp_path,
     trainer(tmp_path, monitor).fit(model, sequences())
     check(monitor, model.truth)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+class Told(LightningModule):
+    """A loss of one layer, and what ‖∂L/∂W‖ is by autograd, for a plain layer of the same weights."""
+
+    def __init__(self, loss, recurrent=False, reflectors=2):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a = plain_layer(recurrent)
+        self.name = "weight_hh_l0" if recurrent else "weight"
+        register_svd_parametrization(self.a, self.name, reflectors=reflectors, init="orthogonal")
+        self.loss = loss
+        self.truth = []
+
+    def training_step(self, batch, batch_idx):
+        plain = plain_layer(isinstance(self.a, nn.RNN))
+        plain.load_state_dict({name: getattr(self.a, name).detach() for name, _ in plain.named_parameters()})
+        value = self.loss(plain, *batch, lambda model: contextlib.nullcontext())
+        [gradient] = torch.autograd.grad(value, getattr(plain, self.name))
+        self.truth.append(gradient.norm().item())
+        return self.loss(self.a, *batch, together)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def plain_layer(recurrent):
+    return nn.RNN(6, 6, batch_first=True) if recurrent else nn.Linear(6, 6)
+
+
+def rows(*shape):
+    return DataLoader(TensorDataset(torch.randn(4, *shape)), batch_size=4)
+
+
+def output_of(layer, x):
+    return layer(x)[0] if isinstance(layer, nn.RNN) else layer(x)
+
+
+def weight_of(layer):
+    return layer.weight_hh_l0 if isinstance(layer, nn.RNN) else layer.weight
+
+
+def weight_first(layer, x, keeping):
+    with keeping(layer):
+        of_weight = weight_of(layer).square().sum()
+        return output_of(layer, x).square().sum() + of_weight
+
+
+def forward_first(layer, x, keeping):
+    with keeping(layer):
+        return output_of(layer, x).square().sum() + weight_of(layer).square().sum()
+
+
+def in_cached(loss):
+    return lambda layer, x, keeping: loss(layer, x, lambda model: parametrize.cached())
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("loss", [weight_first, forward_first])
+@pytest.mark.parametrize("keeping", [lambda loss: loss, in_cached], ids=["together", "cached"])
+def test_a_weight_that_is_kept_for_all_who_read_it_is_counted_once(tmp_path, recurrent, loss, keeping):
+    model, monitor = Told(keeping(loss), recurrent), GradientNormMonitor(every_n_steps=1)
+    trainer(tmp_path, monitor).fit(model, rows(3, 6) if recurrent else rows(6))
+    assert monitor.history[f"a.{model.name}"][:, 0].tolist() == pytest.approx(model.truth, rel=1e-4)
+
+
+def looked_at(layer, x, keeping):
+    """Takes a gradient on the way, for its own sake."""
+    x = x.clone().requires_grad_()
+    y = layer(x)
+    torch.autograd.grad(y.square().sum(), x, retain_graph=True)
+    return y.square().sum()
+
+
+def penalized(layer, x, keeping):
+    x = x.clone().requires_grad_()
+    y = output_of(layer, x)
+    [slope] = torch.autograd.grad(y.sin().sum(), x, create_graph=True)
+    return y.square().sum() + slope.square().sum()
+
+
+def test_a_gradient_that_is_taken_on_the_way_is_none_of_the_loss(tmp_path):
+    model, monitor = Told(looked_at), GradientNormMonitor(every_n_steps=1, layers="a")
+    data = rows(6)
+    trainer(tmp_path, monitor).fit(model, data)
+    assert monitor.history["a.weight"][:, 0].tolist() == pytest.approx(model.truth, rel=1e-4)
+    y = Told(looked_at).a(*next(iter(data)))
+    assert monitor.history["a.output"].item() == pytest.approx(2 * y.norm().item(), rel=1e-4)
+
+
+def test_what_a_penalty_on_gradients_hides_is_left_out_with_a_word(tmp_path):
+    model, monitor = Told(penalized), GradientNormMonitor(every_n_steps=1, layers="a")
+    with pytest.warns(UserWarning, match=r"^a\.weight: not read, since training_step differentiates gradients"):
+        trainer(tmp_path, monitor).fit(model, rows(6))
+    assert monitor.history["a.weight"].isnan().all()
+    assert monitor.history["a.output"].isfinite().all()
+    recurrent, monitor = Told(penalized, recurrent=True), GradientNormMonitor(every_n_steps=1)
+    with pytest.warns(UserWarning, match=r"^a: not read, since training_step differentiates"):
+        trainer(tmp_path, monitor).fit(recurrent, rows(3, 6))
+    assert monitor.history["a.weight_hh_l0"].isnan().all()
+    assert monitor.history["a.h"].isnan().all()
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 6)])
+def test_an_output_that_is_changed_in_place_is_heard(tmp_path, shape):
+    def loss(layer, x, keeping):
+        return layer(x).relu_().sum() + layer(2 * x).square().sum()
+
+    model, monitor = Told(loss, reflectors=None), GradientNormMonitor(every_n_steps=1, layers="a")
+    trainer(tmp_path, monitor).fit(model, rows(*shape))
+    assert monitor.history["a.weight"][:, 0].tolist() == pytest.approx(model.truth, rel=1e-4)
+    assert monitor.history["a.output"].isfinite().all()
+
+
+def test_outputs_of_several_calls_may_have_any_shapes(tmp_path):
+    def loss(layer, x, keeping):
+        return layer(x).sum() - layer(x[:1]).sum() + layer(x[:2]).sum()
+
+    model, monitor = Told(loss), GradientNormMonitor(every_n_steps=1, layers="a", weights=())
+    trainer(tmp_path, monitor).fit(model, rows(6))
+    assert monitor.history["a.output"].item() == pytest.approx((7 * 6) ** 0.5)
+
+
+@pytest.mark.parametrize("result", [None, {}, [], (), "text", (None, 1)])
+def test_a_module_that_returns_something_else_is_passed_over(tmp_path, result):
+    class Other(nn.Module):
+        def forward(self, x):
+            return result
+
+    class Model(Regression):
+        def __init__(self):
+            super().__init__()
+            self.other = Other()
+
+        def training_step(self, batch, batch_idx):
+            self.other(batch[0])
+            return super().training_step(batch, batch_idx)
+
+    monitor = GradientNormMonitor(every_n_steps=1, layers="other")
+    trainer(tmp_path, monitor).fit(Model(), vectors(2))
+    assert monitor.history["other.output"].isnan().all()
+
+
+def test_sequences_of_several_lengths_are_told_once(tmp_path):
+    def loss(layer, x, keeping):
+        return layer(x[:, : len(x) + 1])[0].square().sum()
+
+    data = DataLoader(TensorDataset(torch.randn(10, 6, 6)), batch_size=4)  # 4, 4 and 2 of them
+    monitor = GradientNormMonitor(every_n_steps=1, times=3, weights=())
+    with pytest.warns(UserWarning, match=r"^a: sequences have several lengths"):
+        trainer(tmp_path, monitor).fit(Told(loss, recurrent=True), data)
