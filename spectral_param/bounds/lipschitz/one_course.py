@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 import gc
 import random
 import sys
@@ -18,6 +19,8 @@ _ASKS = {
     *("is_fx_tracing", "is_tracing", "is_scripting", "is_compiling", "is_grad_enabled", "is_autocast_enabled"),
 }
 """Names of what tells a tensor from what it is traced by, or tracing from running."""
+
+_DISPATCH = {functools.singledispatch(len).dispatch.__code__}  # what every function of singledispatch asks
 
 _NOT_LOOKED_AT = {"torch", "spectral_param", *sys.stdlib_module_names}
 
@@ -41,10 +44,13 @@ def one_course() -> Iterator[set[CodeType]]:
         ValueError: it draws random numbers
     """
     ran: set[CodeType] = set()
+    dispatched: list[CodeType] = []
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_LOOKED_AT:
             ran.add(frame.f_code)
+        elif frame.f_code in _DISPATCH:
+            dispatched.append(frame.f_code)
 
     lots, before, collects = _lots(), sys.getprofile(), gc.isenabled()
     gc.disable()  # what others do when it collects is no part of a forward
@@ -60,6 +66,10 @@ def one_course() -> Iterator[set[CodeType]]:
             raise ValueError(f"it may have another course, since it asks by {asked[0]!r}")
         if _catches(code):
             raise ValueError("it may have another course, since it catches exceptions")
+        if any(instruction.opname == "MATCH_CLASS" for instruction in dis.get_instructions(code)):
+            raise ValueError("it may have another course, since it matches types")
+    if dispatched:
+        raise ValueError("it may have another course, since it dispatches by type")
     if lots != _lots():
         raise ValueError("it draws random numbers")
 
@@ -79,6 +89,21 @@ def writes_by_sign(code: CodeType) -> bool:
         or (instruction.opname == "BINARY_OP" and instruction.argrepr.endswith("="))
         for instruction in dis.get_instructions(code)
     )
+
+
+def reads(code: CodeType, name: str) -> bool:
+    """Whether an attribute is read, by its name as it stands or in a string.
+
+    Example:
+        >>> from spectral_param.bounds.lipschitz.one_course import reads
+        >>> def keep(self, x):
+        ...     self.seen = x
+        ...     self.count = self.count + 1
+        >>> reads(keep.__code__, "seen"), reads(keep.__code__, "count")
+        (False, True)
+    """
+    loads = (i for i in dis.get_instructions(code) if i.opname.startswith(("LOAD_ATTR", "LOAD_METHOD")))
+    return name in code.co_consts or any(instruction.argval == name for instruction in loads)
 
 
 def _catches(code: CodeType) -> bool:

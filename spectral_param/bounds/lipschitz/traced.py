@@ -18,8 +18,11 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+from collections import deque
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
+from types import CodeType
 from typing import Any
 
 import torch
@@ -28,7 +31,7 @@ from torch.nn import functional as F
 
 from spectral_param.bounds.known_call import departure
 from spectral_param.bounds.lipschitz.moved import Moved, Shape, in_evaluation
-from spectral_param.bounds.lipschitz.one_course import one_course, writes_by_sign
+from spectral_param.bounds.lipschitz.one_course import one_course, reads, writes_by_sign
 from spectral_param.bounds.lipschitz.operations import (
     ADD,
     ADD_IN_PLACE,
@@ -72,7 +75,9 @@ def moved_through(module: nn.Module, value: Moved, through: Through) -> Moved:
 
 
 class _Children(fx.Tracer):
-    """Traces one forward alone: modules that it calls are calls."""
+    """Traces one forward alone: modules that it calls are calls, and what it does to buffers is not done yet."""
+
+    proxy_buffer_attributes = True
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
@@ -84,6 +89,24 @@ def _gain_of_mean(centre: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any])
     dims = [over] if isinstance(over, int) else list(over or range(centre.dim()))
     dims = [dim % centre.dim() for dim in dims]
     return 1.0 if 0 in dims else 1 / math.sqrt(math.prod(centre.shape[dim] for dim in dims))
+
+
+_CONTAINERS = (list, dict, set, deque)
+
+
+def _put_back(value: Any, before: Any) -> bool:
+    """Gives a container what it held, and says whether it had something else."""
+    if _contents(value) == _contents(before):
+        return False
+    value.clear()
+    value.update(before) if isinstance(value, (dict, set)) else value.extend(before)
+    return True
+
+
+def _contents(container: Any) -> Any:
+    if isinstance(container, set):
+        return set(map(id, container))
+    return [*map(id, container), *map(id, container.values() if isinstance(container, dict) else ())]
 
 
 class _Evaluation:
@@ -138,15 +161,20 @@ class _Evaluation:
 
     def _trace(self, defaults: dict[str, Any]) -> fx.Graph:
         held, before = vars(self.module), dict(vars(self.module))
-        drawn = torch.get_rng_state()
+        inside = {name: copy(value) for name, value in before.items() if isinstance(value, _CONTAINERS)}
+        drawn, changed, ran = torch.get_rng_state(), set[str](), set[CodeType]()
         try:
             with in_evaluation(self.module), one_course() as ran:
                 graph = _Children().trace(self.module, concrete_args=defaults or None)
             self.by_sign = any(map(writes_by_sign, ran))
+            changed = {name for name in held.keys() | before.keys() if held.get(name) is not before.get(name)}
         finally:  # what is made on the way, by fx or by the forward, is left on the module
             self.constants = {name: held.pop(name) for name in set(held) - set(before)}
             held.update(before)
+            changed |= {name for name, value in inside.items() if _put_back(before[name], value)}
             torch.set_rng_state(drawn)
+        if remembered := sorted(name for name in changed if any(reads(code, name) for code in ran)):
+            raise ValueError(f"it may have another course, since it remembers {remembered[0]!r}")
         return graph
 
     # ------------------------------------------------------------------------------------------------------------ calls
@@ -189,7 +217,7 @@ class _Evaluation:
             return self.through(layer, first)
         if target is operator.getitem and is_basic(args[1]):
             return self._made(node, args, kwargs, replace(first, shape=Shape.new()))
-        if target in REARRANGE and not any(isinstance(arg, torch.dtype) for arg in args):
+        if target in REARRANGE and not any(isinstance(arg, torch.dtype) for arg in (*args, *kwargs.values())):
             return self._made(node, args, kwargs, replace(first, shape=Shape.new()))
         if target in MEAN:
             made = self._made(node, args, kwargs, replace(first, shape=Shape.new()))

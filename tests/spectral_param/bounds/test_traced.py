@@ -1,6 +1,8 @@
 """Networks whose forward is their own, bounded by what it calls, or refused."""
 
+import functools
 import random
+from typing import Any
 
 import numpy
 import pytest
@@ -137,14 +139,98 @@ def test_what_works_in_place_on_a_value_of_its_own_is_known() -> None:
 def test_a_forward_that_keeps_what_it_sees_leaves_the_module_as_it_was() -> None:
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         self.seen = x
-        self.count += 1
         return self.a(x)
 
     module = module_of(forward, a=nn.Linear(2, 2))
-    module.count = 0
     assert lipschitz_bound(module).item() > 0
-    assert module.count == 0
     assert not hasattr(module, "seen")
+
+
+def rebinds(self: Any, x: Tensor) -> Tensor:
+    self.n = self.n + 1
+    return x * min(self.n, 100)
+
+
+def counts(self: Any, x: Tensor) -> Tensor:
+    self.n += 1
+    return x * self.n
+
+
+def lists(self: Any, x: Tensor) -> Tensor:
+    self.seen.append(1)
+    return x * len(self.seen)
+
+
+def notes(self: Any, x: Tensor) -> Tensor:
+    self.by_name["x"] = 1
+    return x * (1 + len(self.by_name))
+
+
+def comes_first(self: Any, x: Tensor) -> Tensor:
+    if self.cache is None:
+        self.cache = 0
+        return x
+    return 10 * x
+
+
+def asks_by_a_string(self: Any, x: Tensor) -> Tensor:
+    if getattr(self, "late", None) is None:
+        self.late = 0
+        return x
+    return 10 * x
+
+
+def changes_a_buffer(self: Any, x: Tensor) -> Tensor:
+    self.c.mul_(2)
+    return x * self.c
+
+
+@functools.singledispatch
+def by_type(x: Any) -> Any:
+    return x
+
+
+@by_type.register
+def _(x: Tensor) -> Tensor:
+    return 10 * x
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        rebinds,
+        counts,
+        lists,
+        notes,
+        comes_first,
+        asks_by_a_string,
+        changes_a_buffer,
+        lambda self, x: by_type(x),
+        lambda self, x: x.view(dtype=torch.int64) * 1.0,
+    ],
+)
+def test_what_is_another_at_the_next_call_is_refused_and_left_as_it_was(forward: Any) -> None:
+    module = module_of(forward)
+    module.register_buffer("c", torch.ones(()))
+    for name, value in {"n": 0, "seen": [3], "by_name": {"a": 1}, "cache": None}.items():
+        setattr(module, name, value)
+    with pytest.raises(TypeError, match="no Lipschitz bound is known for"):
+        lipschitz_bound(module)
+    assert (module.n, module.seen, module.by_name, module.cache) == (0, [3], {"a": 1}, None)
+    assert module.c == 1
+    assert not hasattr(module, "late")
+
+
+def test_a_match_of_types_is_refused() -> None:
+    class Matching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            match x:
+                case Tensor():
+                    return 10 * x
+            return x
+
+    with pytest.raises(TypeError, match="another course, since it matches types"):
+        lipschitz_bound(Matching())
 
 
 def test_a_term_that_is_repeated_counts_as_often_as_it_is() -> None:
