@@ -22,9 +22,9 @@ FILE_NAME = "spectral_recorder.pt"  # in each of the Trainer's checkpoints
 class SpectralTrainerCallback(TrainerCallback):
     """Watches a model that a Hugging Face ``Trainer`` trains, and holds σ of plain weights where asked.
 
-    Readings go into ``state.log_history``, and so into ``trainer_state.json``; the history into every checkpoint, from
-    where it is taken up; a ``spectral_report.html`` into ``output_dir``. The loss in the history is the last that the
-    Trainer has logged.
+    Readings go into ``state.log_history``, and so into ``trainer_state.json``; the history into every checkpoint,
+    from where it is taken up in the same ``output_dir``; a ``spectral_report.html`` into ``output_dir``. The loss
+    in the history is the last that the Trainer has logged.
 
     Args:
         cap: options of :class:`~spectral_param.SpectralCap`, say ``{"max": 2.0}``; ``None``: nothing is held.
@@ -61,7 +61,7 @@ class SpectralTrainerCallback(TrainerCallback):
             if self.log is not None:
                 self.log(numbers, step)
 
-        self.recorder = SpectralRecorder(model, log=log, **self.options)
+        self.recorder = SpectralRecorder(model, log=log, steps=state.global_step, **self.options)
         saved = Path(args.output_dir) / f"checkpoint-{state.global_step}" / FILE_NAME
         if state.global_step and saved.is_file():
             self.recorder.load_state_dict(torch.load(saved, weights_only=True))

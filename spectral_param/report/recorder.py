@@ -28,7 +28,8 @@ class SpectralRecorder:
     step. On sharded models every rank has to take part.
 
     Args:
-        model: as it is when training begins: on its device, loaded, sharded. The first reading is taken here.
+        model: as it is when training begins: on its device, loaded, sharded. The first reading is taken here, and
+            logged with the first step.
         weights: name patterns of the weights in SVD form to watch.
         dense: name patterns of plain weights to watch too.
         every_n_steps: steps between readings.
@@ -40,11 +41,12 @@ class SpectralRecorder:
         center: what margins are measured from.
         operator: images of the convolutions that are to be read as maps of them.
         max_readings: the most readings to keep.
+        steps: how many were taken before, by a run that this one goes on without its history.
 
     Raises:
         TypeError: if patterns are no strings.
-        ValueError: for an unknown statistic, a bad interval, an image of no convolution, or if there is nothing to
-            watch.
+        ValueError: for an unknown statistic, a bad interval or count, an image of no convolution, or if there is
+            nothing to watch.
 
     Example:
         >>> import torch
@@ -75,9 +77,12 @@ class SpectralRecorder:
         center: float = 1.0,
         operator: Images | None = None,
         max_readings: int = 1000,
+        steps: int = 0,
     ) -> None:
         if every_n_steps < 1:
             raise ValueError(f"every_n_steps: expected a positive number, got {every_n_steps}.")
+        if steps < 0:
+            raise ValueError(f"steps: expected how many were taken, got {steps}.")
         self.watch = Watch(
             weights=weights,
             dense=dense,
@@ -94,9 +99,9 @@ class SpectralRecorder:
         self.described = self.watch.describe(model)
         if not self.described:
             raise ValueError("weights, dense: expected patterns of weights, they match none of the model.")
-        self.steps = 0  # that were taken
+        self.steps = steps  # that were taken
         self._pending: dict[str, Tensor] | None = None
-        self._read_if_due()
+        self._unlogged = self._read_if_due()  # until it is clear that no other state is loaded
 
     def step(self, loss: Tensor | float | None = None) -> None:
         """To be called once after every step of the optimizer.
@@ -104,11 +109,12 @@ class SpectralRecorder:
         Args:
             loss: of the batch that was stepped on.
         """
+        self._log(self._unlogged)
         if self._pending is not None:
             self.history.record(self.steps, self._pending | ({} if loss is None else {LOSS: torch.as_tensor(loss)}))
             self._pending = None
         self.steps += 1
-        self._read_if_due()
+        self._log(self._read_if_due())
 
     def write_report(self, path: str | Path, settings: dict[str, Any] | None = None) -> Path:
         """Reads what training arrived at and writes the page about the run.
@@ -149,18 +155,24 @@ class SpectralRecorder:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes them up again, for a model that has been loaded before."""
+        """Takes them up again, for a model that has been loaded before. What it was then has been logged already."""
         self.history.load_state_dict(state_dict["history"])
         self.steps = state_dict["steps"]
         self.watch.begin()
         self._read_if_due()
+        self._unlogged = {}
 
-    def _read_if_due(self) -> None:
-        self._pending = None
+    def _read_if_due(self) -> dict[str, float]:
+        """Takes a reading where it is time; the numbers to log."""
+        self._pending, numbers = None, dict[str, float]()
         if self.steps % self.every_n_steps == 0:
             self._pending, numbers = self.watch.take(self.model)
-            if self.log is not None:
-                self.log(numbers, self.steps)
+        return numbers
+
+    def _log(self, numbers: dict[str, float]) -> None:
+        if numbers and self.log is not None:
+            self.log(numbers, self.steps)
+        self._unlogged = {}
 
 
 def versions() -> dict[str, str]:

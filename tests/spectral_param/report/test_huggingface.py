@@ -72,6 +72,7 @@ def test_a_tiny_gpt2_is_watched_capped_and_resumed_bit_by_bit(tmp_path):
     run, model, callback = trainer(tmp_path)
     run.train()
     assert callback.recorder.history.steps == [0, 2, 4, 6, 8]
+    assert [said["step"] for said in run.state.log_history if "spectral_margin" in said] == [0, 2, 4, 6, 8]
     norms = [torch.linalg.svdvals(p.detach())[0] for n, p in model.named_parameters() if ".h." in n and p.dim() == 2]
     assert 0.99 < max(norms) <= 1.01
     again, resumed, callback = trainer(tmp_path)
@@ -79,3 +80,7 @@ def test_a_tiny_gpt2_is_watched_capped_and_resumed_bit_by_bit(tmp_path):
     for one, other in zip(model.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, other)
     assert callback.recorder.history.steps == [0, 2, 4, 6, 8]
+    assert [said["step"] for said in again.state.log_history if "spectral_margin" in said] == [0, 2, 4, 6, 8]
+    moved, _, callback = trainer(tmp_path / "elsewhere")  # where no history is
+    moved.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert callback.recorder.history.steps == [4, 6, 8]

@@ -67,11 +67,34 @@ def test_a_history_is_taken_up_again():
         torch.testing.assert_close(again.history[name], whole.history[name])
 
 
+def test_a_run_that_goes_on_logs_each_step_once():
+    logged = []
+    model = Regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def recorder(**options):
+        return SpectralRecorder(model, every_n_steps=2, log=lambda _, step: logged.append(step), **options)
+
+    batches = list(vectors(8))
+    first = recorder()
+    trained(model, first, optimizer, batches[:4])
+    again = recorder()
+    again.load_state_dict(first.state_dict())
+    trained(model, again, optimizer, batches[4:])
+    assert logged == [0, 2, 4, 6, 8]
+    logged.clear()
+    alone = recorder(steps=4)  # without the history of before
+    trained(model, alone, optimizer, batches[4:])
+    assert (logged, alone.history.steps) == ([4, 6, 8], [4, 6])
+
+
 def test_nothing_to_watch_and_bad_intervals_are_errors():
     with pytest.raises(ValueError, match="weights, dense: expected patterns of weights, they match none"):
         SpectralRecorder(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="every_n_steps: expected a positive number, got 0"):
         SpectralRecorder(nn.Linear(2, 2), dense="*", every_n_steps=0)
+    with pytest.raises(ValueError, match="steps: expected how many were taken, got -1"):
+        SpectralRecorder(nn.Linear(2, 2), dense="*", steps=-1)
 
 
 def test_it_needs_neither_lightning_nor_matplotlib():
