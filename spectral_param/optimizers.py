@@ -64,6 +64,7 @@ def parameter_groups(
             alike: by the rate in each entry, "adam", as Adam and its kin, RMSprop, Adagrad and Lion do; in proportion
             to gradients, "sgd", with or without momentum; in proportion to themselves, "adafactor".
         weight_decay: of the other parameters and, with ``lr``, of σ, in the measure of W; decoupled, as AdamW has it.
+            Each group has a decay, so that one given to the optimizer itself changes nothing.
         sigma_lr: the learning rate of σ; ``None``: that found by ``lr``, or that of the optimizer.
         sigma_weight_decay: of the raw numbers of σ; ``None``: that found by ``lr`` and ``weight_decay``, or 0.
 
