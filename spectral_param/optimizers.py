@@ -204,6 +204,9 @@ def add_factors_(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.op
     Returns:
         ``optimizer``.
 
+    Raises:
+        ValueError: for an LBFGS that has stepped, which remembers all parameters as one vector.
+
     Example:
         >>> import torch
         >>> from spectral_param import add_factors_, register_svd_parametrization
@@ -213,6 +216,10 @@ def add_factors_(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.op
         >>> [tuple(parameter.shape) for parameter in add_factors_(optimizer, layer).param_groups[0]["params"]]
         [(6,), (3,), (6,), (3,)]
     """
+    if isinstance(optimizer, torch.optim.LBFGS) and optimizer.state:
+        raise ValueError(
+            "optimizer: expected one that goes by each parameter, got an LBFGS that has stepped; build it anew."
+        )
     ours = [parametrization for _, parametrization in svd_parametrizations(model)]
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for group in optimizer.param_groups:

@@ -398,3 +398,21 @@ def test_a_frozen_base_has_rates_by_its_own_size_and_stays_out():
         g["lr"] for g in parameter_groups(model, lr=1e-3) if g["name"].startswith("sigma") and "48×64" in g["name"]
     ]
     assert sigma == pytest.approx(1.5e-3 * 8)
+
+
+def test_an_optimizer_of_one_vector_takes_factors_before_its_first_step_alone():
+    layer, x = nn.Linear(3, 3), torch.randn(4, 3)
+    optimizer = torch.optim.LBFGS(layer.parameters())
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (layer(x) - 1).square().sum()
+        loss.backward()
+        return loss
+
+    register_svd_parametrization(layer)
+    add_factors_(optimizer, layer)
+    optimizer.step(closure)
+    assert closure() < 1
+    with pytest.raises(ValueError, match="optimizer: expected .* got an LBFGS that has stepped; build it anew"):
+        add_factors_(optimizer, layer)
