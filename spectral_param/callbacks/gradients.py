@@ -71,8 +71,8 @@ class GradientNormMonitor(Recorder):
 
     Warns:
         UserWarning: at fit start, of patterns that match nothing; later, of a layer that can be read at t = 0 alone,
-            of one that is not read since ``training_step`` differentiates gradients that pass through it, and of
-            sequences of several lengths, whose t the heat map cannot show.
+            of what is not read since ``training_step`` differentiates gradients that pass through it or changes in
+            place what came out of it, and of sequences of several lengths, whose t the heat map cannot show.
 
     Example:
         >>> from spectral_param.callbacks import GradientNormMonitor
@@ -112,7 +112,8 @@ class GradientNormMonitor(Recorder):
         self.weights = as_patterns("weights", weights)
         self.time_axes: dict[str, list[int]] = {}
         self._series: dict[str, list[str]] = {}  # by recurrent layer
-        self._is_told_of_gradients = self._is_told_of_lengths = False
+        self._told: set[str] = set()  # names of what was not read
+        self._is_told_of_lengths = False
         self._loss: Tensor | None = None
         self._taps: Taps | None = None
 
@@ -162,7 +163,7 @@ class GradientNormMonitor(Recorder):
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Stops listening to forwards: those of a backward are recomputations."""
         if self._taps is not None:
-            self._taps.open = False
+            self._taps.stop()
             self._loss = loss.detach()
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -227,14 +228,13 @@ class GradientNormMonitor(Recorder):
 
     def _take_out(self, norms: dict[str, Tensor], taps: Taps) -> None:
         """Leaves out what was not heard of whole."""
-        unheard = {key for name in taps.differentiated for key in (name, *taps.weights.get(name, {}).values())}
-        unheard |= {key for name in taps.differentiated & taps.calls.keys() for key in self._series[name]}
-        for name in unheard & norms.keys():
-            norms[name] = torch.full_like(norms[name], torch.nan)
-        if unheard and not self._is_told_of_gradients:
-            self._is_told_of_gradients = True
-            names = ", ".join(sorted(taps.differentiated))
-            rank_zero_warn(f"{names}: not read, since training_step differentiates gradients that pass through there.")
+        for name, reason in taps.unheard.items():
+            missing = {name, *taps.weights.get(name, {}).values(), *self._series.get(name, ())}
+            for key in missing & norms.keys():
+                norms[key] = torch.full_like(norms[key], torch.nan)
+            if name not in self._told:
+                self._told.add(name)
+                rank_zero_warn(f"{name}: not read, since {reason}.")
 
     def _through_time(self, name: str, layer: nn.Module, taps: Taps) -> dict[str, Tensor]:
         """‖∂L/∂h⁽ᵗ⁾‖² at the chosen times, over all calls of a layer, by series; adds ∂L/∂W to the taps."""

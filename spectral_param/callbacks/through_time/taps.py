@@ -39,7 +39,7 @@ class Taps:
         weights: for each recurrent layer, which weight by name each of its tensors is.
         gradients: for each weight by name, the sum of the gradients that came to it.
         squares: for each output by name, ‖∂L/∂output‖² over all calls.
-        differentiated: names of what is put together from outputs whose gradients are differentiated further.
+        unheard: by name why a gradient is not known, or not all of it.
         open: whether forwards are still listened to; recomputation in a backward should not be.
     """
 
@@ -48,7 +48,8 @@ class Taps:
         self.weights: dict[str, dict[str, str]] = {}
         self.gradients: dict[str, Tensor] = {}
         self.squares: dict[str, Tensor] = {}
-        self.differentiated: set[str] = set()
+        self.unheard: dict[str, str] = {}
+        self._views: list[tuple[Tensor, Any, str]] = []
         self.open = True
         self._running: list[nn.Module] = []  # layers heard in another way than by their weights, while they run
         self._cleanup = ExitStack()
@@ -69,7 +70,9 @@ class Taps:
         def after(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
             self._running.remove(layer)
             if self.open:
-                call = RecordedCall(layer, args, kwargs, result, dict(rng), partial(self._listen, name=name))
+                call = RecordedCall(
+                    layer, args, kwargs, result, dict(rng), partial(self._listen, name=name, adds_up=True)
+                )
                 own = ((key, SVDParametrization.alone_on(layer, key)) for key in self.weights[name])
                 call.weights = [key for key, p in own if p is None or not _is_kept(p)]
                 calls.append(call)
@@ -86,7 +89,7 @@ class Taps:
         def after(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
             first = result[0] if isinstance(result, tuple) and result else result
             if isinstance(first, Tensor):
-                self._listen(first, add)
+                self._listen(first, add, name, is_own=is_linear(module))
 
         self._until_closed(module.register_forward_hook(after).remove)
 
@@ -99,7 +102,7 @@ class Taps:
 
         def listen(weight: Tensor) -> None:
             if _is_kept(parametrization) or not any(layer is running for running in self._running):
-                self._listen(weight, lambda gradient: self.add(name, gradient))
+                self._listen(weight, lambda gradient: self.add(name, gradient), name)
 
         heard = parametrization.forward
         if not isinstance(heard, _Heard):  # by another monitor already
@@ -114,8 +117,12 @@ class Taps:
         def after(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
             self._running.remove(layer)
             x = _rows(args[0] if args else kwargs["input"])
+
+            def add(gradient: Tensor) -> None:
+                self.add(name, _rows(gradient).mT @ x)
+
             if not _is_kept(parametrization):
-                self._listen(result, lambda gradient: self.add(name, _rows(gradient).mT @ x), name=name)
+                self._listen(result, add, name, is_own=True, adds_up=True)
 
         self._until_closed(layer.register_forward_pre_hook(before).remove)
         self._until_closed(layer.register_forward_hook(after, with_kwargs=True).remove)
@@ -134,20 +141,42 @@ class Taps:
         self.open = False
         self._cleanup.close()
 
-    def _listen(self, tensor: Tensor, hook: Callable[[Tensor], None], *, name: str = "") -> None:
-        """Hears the gradient of L, and takes note of a ``name`` where one that is none of L is differentiated."""
+    def stop(self) -> None:
+        """Listens to forwards no longer; a view that was changed in place meanwhile has lost its hooks."""
+        self.open = False
+        for view, grad_fn, name in self._views:
+            if view.grad_fn is not grad_fn:
+                self.unheard[name] = "what came out is a view, and was changed in place"
+        self._views.clear()
+
+    def _listen(
+        self, tensor: Tensor, hook: Callable[[Tensor], None], name: str, *, is_own: bool = False, adds_up: bool = False
+    ) -> None:
+        """Hears the gradient of L, and of no other.
+
+        Args:
+            tensor: whose gradient it is.
+            hook: what is done with it.
+            name: of what it is for.
+            is_own: whether nobody else has got what the tensor is a view of, if it is one.
+            adds_up: whether something is made of gradients by outputs that has gradients in other ways too, where
+                these are differentiated further.
+        """
 
         def heard(gradient: Tensor) -> None:
             if not self.open:
-                hook(gradient.reshape(tensor_shape))
-            elif name and torch.is_grad_enabled():
-                self.differentiated.add(name)
+                hook(gradient.reshape(shape))
+            elif adds_up and torch.is_grad_enabled():
+                self.unheard[name] = "training_step differentiates gradients that pass through there"
 
-        tensor_shape, base = tensor.shape, tensor._base
-        if base is not None and base.numel() == tensor.numel() and base.requires_grad and tensor.is_contiguous():
-            tensor = base  # what changes a view in place takes its hooks away, and leaves those of what it is a view of
-        if self.open and tensor.requires_grad:
-            tensor.register_hook(heard)
+        shape, base = tensor.shape, tensor._base
+        if not (self.open and tensor.requires_grad):
+            return
+        if base is not None and is_own and base.numel() == tensor.numel() and tensor.is_contiguous():
+            tensor = base  # whose hooks stay, whatever is changed in place
+        elif base is not None:
+            self._views.append((tensor, tensor.grad_fn, name))
+        tensor.register_hook(heard)
 
     def _until_closed(self, undo: Callable[[], None]) -> None:
         self._cleanup.callback(undo)

@@ -492,6 +492,36 @@ def test_an_output_that_is_changed_in_place_is_heard(tmp_path, shape):
     assert monitor.history["a.output"].isfinite().all()
 
 
+def test_a_view_of_what_others_have_is_heard_for_itself_alone(tmp_path):
+    class Model(Regression):
+        def __init__(self):
+            super().__init__()
+            self.flat = nn.Flatten()
+
+        def training_step(self, batch, batch_idx):
+            h = self.first(batch[0]).unsqueeze(-1)
+            return self.flat(h).sum() + 10 * h.sum()
+
+    monitor = GradientNormMonitor(every_n_steps=1, layers="flat", weights=())
+    trainer(tmp_path, monitor, max_steps=1).fit(Model(), vectors())
+    assert monitor.history["flat.output"].item() == pytest.approx((len(next(iter(vectors()))[0]) * 4) ** 0.5)
+
+
+def test_a_view_that_lost_its_hooks_is_left_out_with_a_word(tmp_path):
+    class Model(Regression):
+        def __init__(self):
+            super().__init__()
+            self.flat = nn.Flatten()
+
+        def training_step(self, batch, batch_idx):
+            return self.flat(self.first(batch[0]).unsqueeze(-1)).relu_().sum()
+
+    monitor = GradientNormMonitor(every_n_steps=1, layers="flat", weights=())
+    with pytest.warns(UserWarning, match=r"^flat\.output: not read, since what came out is a view"):
+        trainer(tmp_path, monitor, max_steps=1).fit(Model(), vectors())
+    assert monitor.history["flat.output"].isnan().all()
+
+
 def test_outputs_of_several_calls_may_have_any_shapes(tmp_path):
     def loss(layer, x, keeping):
         return layer(x).sum() - layer(x[:1]).sum() + layer(x[:2]).sum()
