@@ -25,7 +25,7 @@ def curves_by_step(curve: str, ylabel: str, baseline: str | None = None, log: bo
     def draw(results: Sequence[Result]) -> Figure:
         figure, panels = _panels(settings(results))
         for panel, setting in zip(panels, settings(results), strict=True):
-            draw_curves(panel, [r for r in results if r.setting == setting], curve, baseline, log)
+            draw_curves(panel, results, setting, curve, baseline, log)
             panel.set(title=setting, xlabel="step", ylabel=ylabel)
         draw_legend(figure, panels)
         return figure
@@ -56,15 +56,27 @@ def training_and_validation(sets: Sequence[str]) -> Draw:
     return draw
 
 
-def draw_curves(panel: Axes, results: Sequence[Result], curve: str, baseline: str | None, log: bool = False) -> None:
-    """Draws a curve of each model, the mean over its seeds, and the baseline, up to twice which the axis reaches."""
+def draw_curves(
+    panel: Axes, results: Sequence[Result], setting: str, curve: str, baseline: str | None, log: bool = False
+) -> None:
+    """Draws a curve of each model, the mean over its seeds, and the baseline, up to twice which the axis reaches.
+
+    Args:
+        panel: where.
+        results: of all settings, among which each model has its colour.
+        setting: which of them are drawn.
+        curve: name of the curve.
+        baseline: score of a trivial answer.
+        log: whether the axis is logarithmic.
+    """
+    chosen = [r for r in results if r.setting == setting]
     for i, model in enumerate(models(results)):
-        runs = [r.curves[curve] for r in results if r.model == model and curve in r.curves]
+        runs = [r.curves[curve] for r in chosen if r.model == model and curve in r.curves]
         if runs:
             length = min(len(values) for _, values in runs)
             mean = np.mean([values[:length] for _, values in runs], axis=0)
             panel.plot(runs[0][0][:length], mean, color=f"C{i}", label=model, marker="." if length < 3 else None)
-    levels = [r.scores[baseline] for r in results if baseline in r.scores]
+    levels = [r.scores[baseline] for r in chosen if baseline in r.scores]
     if levels:
         panel.axhline(levels[0], color="black", ls="--", lw=1, label="trivial answer")
     if log:
@@ -114,7 +126,7 @@ def curves_and_gradients(results: Sequence[Result]) -> Figure:
     rows = figure.subplots(2, len(names), squeeze=False)
     for above, below, setting in zip(*rows, names, strict=True):
         chosen = [r for r in results if r.setting == setting]
-        draw_curves(above, chosen, "val_mse", "baseline_mse")
+        draw_curves(above, results, setting, "val_mse", "baseline_mse")
         above.set(title=setting, xlabel="step", ylabel="mean squared error")
         for i, model in enumerate(models(results)):
             profiles = [finite_mean(r.gradients) for r in chosen if r.model == model and r.gradients]

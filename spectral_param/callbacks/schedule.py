@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from spectral_param.callbacks.patterns import warn_unmatched
 from spectral_param.callbacks.private import current_step
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import Band
-from spectral_param.sigma.level import finite
+from spectral_param.sigma.level import finite, number
 from spectral_param.spectrum.patterns import as_patterns, parametrized_weights
 
 Schedule = Mapping[int, float] | Callable[[int], float]
@@ -76,7 +77,8 @@ class BandSchedule(Callback):
             if isinstance(schedule, Mapping) and not schedule:
                 raise ValueError(f"{name}: expected milestones, got none.")
             for time, value in schedule.items() if isinstance(schedule, Mapping) else ():
-                finite(name, time, "milestones at numbers")
+                if math.isnan(number(name, time, "milestones at numbers")):
+                    raise ValueError(f"{name}: expected milestones at numbers, got nan.")
                 _checked(name, value, time)
         if interval not in ("step", "epoch"):
             raise ValueError(f"interval: expected 'step' or 'epoch', got {interval!r}.")
@@ -146,7 +148,10 @@ class BandSchedule(Callback):
         self._bands = checkpoint.get("callbacks", {}).get(self.state_key, {}).get("bands", {})
         for name, parametrization in _banded(pl_module, self.weights).items():
             _set(parametrization.sigma_map, self._bands.get(name, {}))
-            parametrization.sigma_map.warn_of_others(name)
+        schedules = [callback for callback in trainer.callbacks if isinstance(callback, BandSchedule)]  # type: ignore[attr-defined]
+        if schedules[-1] is self:  # what one of several has moved the others put back as well
+            for name, parametrization in _banded(pl_module, [p for s in schedules for p in s.weights]).items():
+                parametrization.sigma_map.warn_of_others(name)
 
 
 def value_at(schedule: Schedule, time: int) -> float:

@@ -40,7 +40,7 @@ def checked(name: str, level: Level) -> Level:
 
 
 def number(name: str, value: Any, expected: str = "a number") -> float:
-    """Makes a float of a number, NumPy's among them, or of a tensor with one.
+    """Makes a float of a number, NumPy's among them, or of a tensor or an array without dimensions that holds one.
 
     Raises:
         TypeError: if it is something else; a bool, too.
@@ -51,7 +51,8 @@ def number(name: str, value: Any, expected: str = "a number") -> float:
         Traceback (most recent call last):
         TypeError: max: expected a number, got str.
     """
-    if isinstance(value, Tensor) and value.numel() == 1:
+    is_one = value.numel() == 1 if isinstance(value, Tensor) else getattr(value, "shape", None) == ()
+    if is_one and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}.")

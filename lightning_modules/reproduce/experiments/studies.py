@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from lightning_modules.reproduce.experiment import Experiment
 from lightning_modules.reproduce.experiments import adding, ucr
-from lightning_modules.reproduce.figures import PANEL, curves_by_step, draw_curves, draw_legend, models
+from lightning_modules.reproduce.figures import PANEL, curves_by_step, draw_curves, draw_legend, models, settings
 from lightning_modules.reproduce.learning_rates import at_rate
 from lightning_modules.reproduce.planned_run import PlannedRun
 from lightning_modules.reproduce.results import Result
@@ -55,8 +55,9 @@ def draw(results: Sequence[Result]) -> Figure:
     figure = Figure(figsize=(2 * PANEL[0], PANEL[1] + 0.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     curves = [result for result in results if "val_mse" in result.curves]
-    draw_curves(left, curves, "val_mse", "baseline_mse")
-    left.set(title=f"adding, {curves[0].setting}" if curves else "", xlabel="step", ylabel="mean squared error")
+    setting = next(iter(settings(curves)), "")
+    draw_curves(left, curves, setting, "val_mse", "baseline_mse")
+    left.set(title=f"adding, {setting}", xlabel="step", ylabel="mean squared error")
     scored = [result for result in results if "test_accuracy" in result.scores]
     for i, name in enumerate(models(scored)):
         accuracies = [result.scores["test_accuracy"] for result in scored if result.model == name]

@@ -18,9 +18,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections import deque
 from collections.abc import Callable
-from copy import copy
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -30,6 +28,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from spectral_param.bounds.known_call import departure
+from spectral_param.bounds.lipschitz.memory import Memory, works_in_place
 from spectral_param.bounds.lipschitz.moved import Moved, Shape, in_evaluation
 from spectral_param.bounds.lipschitz.one_course import one_course, reads, writes_by_sign
 from spectral_param.bounds.lipschitz.operations import (
@@ -75,9 +74,7 @@ def moved_through(module: nn.Module, value: Moved, through: Through) -> Moved:
 
 
 class _Children(fx.Tracer):
-    """Traces one forward alone: modules that it calls are calls, and what it does to buffers is not done yet."""
-
-    proxy_buffer_attributes = True
+    """Traces one forward alone: modules that it calls are calls."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
@@ -89,24 +86,6 @@ def _gain_of_mean(centre: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any])
     dims = [over] if isinstance(over, int) else list(over or range(centre.dim()))
     dims = [dim % centre.dim() for dim in dims]
     return 1.0 if 0 in dims else 1 / math.sqrt(math.prod(centre.shape[dim] for dim in dims))
-
-
-_CONTAINERS = (list, dict, set, deque)
-
-
-def _put_back(value: Any, before: Any) -> bool:
-    """Gives a container what it held, and says whether it had something else."""
-    if _contents(value) == _contents(before):
-        return False
-    value.clear()
-    value.update(before) if isinstance(value, (dict, set)) else value.extend(before)
-    return True
-
-
-def _contents(container: Any) -> Any:
-    if isinstance(container, set):
-        return set(map(id, container))
-    return [*map(id, container), *map(id, container.values() if isinstance(container, dict) else ())]
 
 
 class _Evaluation:
@@ -161,7 +140,7 @@ class _Evaluation:
 
     def _trace(self, defaults: dict[str, Any]) -> fx.Graph:
         held, before = vars(self.module), dict(vars(self.module))
-        inside = {name: copy(value) for name, value in before.items() if isinstance(value, _CONTAINERS)}
+        memory = Memory(self.module)
         drawn, changed, ran = torch.get_rng_state(), set[str](), set[CodeType]()
         try:
             with in_evaluation(self.module), one_course() as ran:
@@ -171,7 +150,7 @@ class _Evaluation:
         finally:  # what is made on the way, by fx or by the forward, is left on the module
             self.constants = {name: held.pop(name) for name in set(held) - set(before)}
             held.update(before)
-            changed |= {name for name, value in inside.items() if _put_back(before[name], value)}
+            changed |= memory.put_back()
             torch.set_rng_state(drawn)
         if remembered := sorted(name for name in changed if any(reads(code, name) for code in ran)):
             raise ValueError(f"it may have another course, since it remembers {remembered[0]!r}")
@@ -186,7 +165,7 @@ class _Evaluation:
         if node.op == "call_module":
             return self._layer(node, self.module.get_submodule(str(node.target)), args, kwargs, moving)
         if not moving:
-            if node.target in ADD_IN_PLACE or (node.op == "call_method" and str(node.target).endswith("_")):
+            if node.target in ADD_IN_PLACE or works_in_place(node):
                 raise self._unknown(node)  # it changes what others may read
             return constant(node, args, kwargs)
         if not args:

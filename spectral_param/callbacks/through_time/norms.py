@@ -67,7 +67,7 @@ def square(gradient: Tensor | None) -> Tensor:
     """‖gradient‖² in float64 on the CPU; NaN for none."""
     if gradient is None:
         return torch.tensor(torch.nan, dtype=torch.float64)
-    return gradient.cpu().double().square().sum()
+    return (gradient.abs() if gradient.is_complex() else gradient).cpu().double().square().sum()
 
 
 def norms_over_ranks(trainer: Trainer, squares: dict[str, Tensor]) -> dict[str, Tensor]:

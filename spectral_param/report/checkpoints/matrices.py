@@ -130,7 +130,8 @@ def _adapter(name: str) -> re.Match[str] | None:
 
 
 def _partner(name: str, factor: str, other: str) -> str:
-    return re.sub(rf"\.{factor}(?=\.)", f".{other}", name)
+    head, _, tail = name.rpartition(f".{factor}.")
+    return f"{head}.{other}.{tail}"
 
 
 def _product(name: str, a: Stored, b: Stored, tensors: Mapping[str, Stored], path: Path | None) -> Weight | None:

@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 
 from lightning_modules.reproduce.experiments import EXPERIMENTS
 from lightning_modules.reproduce.planned_run import PlannedRun
+from lightning_modules.reproduce.results import Result
 from lightning_modules.reproduce.table import markdown
 from lightning_modules.reproduce.train import train
 from tests.small_data import write_multilabel, write_ucr, write_words
@@ -103,3 +104,32 @@ def test_the_quick_adding_problem_draws_its_baseline(root, tmp_path):
     levels = [line.get_ydata()[0] for line in above.get_lines() if line.get_label() == "trivial answer"]
     assert levels == [pytest.approx(1 / 6)]
     assert below.get_yscale() == "log"
+
+
+def test_a_model_has_one_colour_in_all_panels():
+    experiment = EXPERIMENTS["pixel-mnist"]
+    every, some = (("RNN", "oRNN", "Spectral-RNN"), "784 steps"), (("Spectral-RNN",), "392 steps")
+    curves = {"val_accuracy": ([1, 2, 3], [0.1, 0.2, 0.3])}
+    results = [result(model, setting, curves) for models, setting in (every, some) for model in models]
+    first, second = experiment.draw(results).axes
+    assert [line.get_label() for line in first.lines] == ["RNN", "oRNN", "Spectral-RNN"]
+    assert second.lines[0].get_color() == first.lines[2].get_color()
+
+
+def result(model, setting, curves):
+    return Result(
+        model=model,
+        setting=setting,
+        seed=0,
+        scores={},
+        learning_rate=0.1,
+        parameters=1,
+        best=0.0,
+        least_loss=0.0,
+        curves=curves,
+        gradients=[],
+        gradient_steps=[],
+        seconds=0.0,
+        versions={},
+        device="cpu",
+    )

@@ -185,6 +185,26 @@ def changes_a_buffer(self: Any, x: Tensor) -> Tensor:
     return x * self.c
 
 
+def assigns_a_buffer(self: Any, x: Tensor) -> Tensor:
+    self.c = self.c * 2
+    return x * self.c
+
+
+def writes_out_to_a_buffer(self: Any, x: Tensor) -> Tensor:
+    torch.mul(self.c, 2, out=self.c)
+    return x * self.c
+
+
+def changes_a_parameter(self: Any, x: Tensor) -> Tensor:
+    F.relu(self.p, inplace=True)
+    return x * self.p
+
+
+def changes_a_tensor(self: Any, x: Tensor) -> Tensor:
+    self.t += 1
+    return x * self.t
+
+
 @functools.singledispatch
 def by_type(x: Any) -> Any:
     return x
@@ -205,6 +225,10 @@ def _(x: Tensor) -> Tensor:
         comes_first,
         asks_by_a_string,
         changes_a_buffer,
+        assigns_a_buffer,
+        writes_out_to_a_buffer,
+        changes_a_parameter,
+        changes_a_tensor,
         lambda self, x: by_type(x),
         lambda self, x: x.view(dtype=torch.int64) * 1.0,
     ],
@@ -212,13 +236,25 @@ def _(x: Tensor) -> Tensor:
 def test_what_is_another_at_the_next_call_is_refused_and_left_as_it_was(forward: Any) -> None:
     module = module_of(forward)
     module.register_buffer("c", torch.ones(()))
+    module.p, module.t = nn.Parameter(-torch.ones(())), torch.ones(())
     for name, value in {"n": 0, "seen": [3], "by_name": {"a": 1}, "cache": None}.items():
         setattr(module, name, value)
     with pytest.raises(TypeError, match="no Lipschitz bound is known for"):
         lipschitz_bound(module)
     assert (module.n, module.seen, module.by_name, module.cache) == (0, [3], {"a": 1}, None)
-    assert module.c == 1
+    assert (module.c.item(), module.p.item(), module.t.item()) == (1, -1, 1)
     assert not hasattr(module, "late")
+
+
+def test_buffers_may_be_read_as_numbers() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return x + float(self.alpha) * self.a(x) if self.on.item() else x
+
+    module = module_of(forward, a=nn.Linear(2, 2, bias=False))
+    nn.init.eye_(module.a.weight)
+    module.register_buffer("alpha", torch.tensor(0.5))
+    module.register_buffer("on", torch.tensor(True))
+    assert lipschitz_bound(module).item() == pytest.approx(1.5)
 
 
 def test_a_match_of_types_is_refused() -> None:

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
@@ -14,6 +15,7 @@ from spectral_param import (
 )
 from spectral_param.callbacks import BandSchedule
 from spectral_param.callbacks.schedule import move_bands_, value_at
+from spectral_param.sigma.level import number
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
 
 
@@ -168,6 +170,26 @@ def test_bands_of_a_schedule_of_other_weights_are_told(tmp_path):
         resumed.fit(Regression(Band(0.5)), vectors(8), ckpt_path=tmp_path / "end.ckpt")
 
 
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_two_schedules_of_one_weight_resume_without_a_word(tmp_path):
+    def schedules():
+        return BandSchedule(radius={0: 0.1, 4: 0.3}), BandSchedule(center={0: 1.0, 4: 1.3}, weights="first*")
+
+    model = Regression(Band(0.1))
+    run = trainer(tmp_path, *schedules())
+    run.fit(model, vectors(8))
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    again = Regression(Band(0.1))
+    trainer(tmp_path, *schedules(), max_epochs=2).fit(again, vectors(8), ckpt_path=tmp_path / "end.ckpt")
+    assert again.first.parametrizations.weight[0].sigma_map.center == 1.3
+
+
+def test_numbers_of_numpy_are_numbers():
+    schedule = BandSchedule(radius={0: np.array(0.1), np.int64(4): np.float32(0.5), math.inf: 1.0})
+    assert value_at(schedule.radius, 4) == 0.5
+    assert number("radius", np.where(True, 0.1, 0.3)) == 0.1
+
+
 @pytest.mark.parametrize("value", [0.0, -0.1, math.nan, math.inf])
 def test_a_function_that_leaves_the_numbers(tmp_path, value):
     model = Regression(Band(0.1))
@@ -207,7 +229,7 @@ def test_milestones_that_are_no_numbers(name):
         ({"radius": {0: 0.1, 5: 0.0}}, "radius at 5: expected a positive number, got 0.0"),
         ({"radius": {0: math.nan}}, "radius at 0: expected a finite number, got nan"),
         ({"center": {0: math.inf}}, "center at 0: expected a finite number, got inf"),
-        ({"center": {math.inf: 1.0}}, "center: expected a finite number, got inf"),
+        ({"center": {math.nan: 1.0}}, "center: expected milestones at numbers, got nan"),
         ({"radius": {0: 0.1}, "interval": "batch"}, "interval: expected 'step' or 'epoch', got 'batch'"),
     ],
 )
