@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spectral_param.torch_state.precision import wide
 
-if TYPE_CHECKING:
-    from spectral_param.parametrization.svd import SVDParametrization
 
-
-def on_top_of(parametrization: SVDParametrization) -> str:
+def on_top_of(parametrization: Any) -> str:
     """What was registered on top, by the names of the classes; empty where nothing was.
 
     Example:
@@ -32,7 +29,7 @@ def on_top_of(parametrization: SVDParametrization) -> str:
     return ", ".join(type(later).__name__ for later in list(parametrization.parametrization_list)[1:])
 
 
-def check_alone(parametrization: SVDParametrization) -> None:
+def check_alone(parametrization: Any) -> None:
     """Raises ``ValueError`` where something was, for those who hold σ of the weight by those of the SVD."""
     later = on_top_of(parametrization)
     if later:
@@ -42,13 +39,15 @@ def check_alone(parametrization: SVDParametrization) -> None:
         )
 
 
-def sigma_of_weight(parametrization: SVDParametrization) -> Tensor:
+def sigma_of_weight(parametrization: Any) -> Tensor:
     """σ of the weight that the module works with, differentiable: those of the SVD, or by a decomposition.
 
     Returns:
         (k,) or (chunks, k), with signs where they are those of the SVD.
     """
+    sigma: Tensor
     if not on_top_of(parametrization):
-        return parametrization.sigma
+        sigma = parametrization.sigma
+        return sigma
     sigma = torch.linalg.svdvals(parametrization.matrices.of(wide(parametrization.parametrization_list())))
     return sigma if parametrization.chunks > 1 else sigma[0]
