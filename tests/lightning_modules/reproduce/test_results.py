@@ -132,7 +132,7 @@ KEPT = {
     "spectral-margin": 6,
     "trainable": 56,
     "depth-controls": 80,
-    "multi-label-at-k": 19,
+    "multi-label-at-k": 39,
     "ucr": 588,
     "ucr-steps": 533,
 }
