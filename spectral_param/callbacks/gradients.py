@@ -111,7 +111,6 @@ class GradientNormMonitor(Recorder):
         self.layers = as_patterns("layers", layers)
         self.weights = as_patterns("weights", weights)
         self.time_axes: dict[str, list[int]] = {}
-        self._series: dict[str, list[str]] = {}  # by recurrent layer
         self._told: set[str] = set()  # names of what was not read
         self._is_told_of_lengths = False
         self._loss: Tensor | None = None
@@ -223,22 +222,19 @@ class GradientNormMonitor(Recorder):
         for name, parametrization in parametrized_weights(model, self.weights).items():
             size = parametrization.chunks * math.prod(parametrization.shape)
             norms[name] = square(mean_over_ranks(trainer, taps.gradients.get(name), size)).sqrt()
-        self._take_out(norms, taps)
-        return norms
-
-    def _take_out(self, norms: dict[str, Tensor], taps: Taps) -> None:
-        """Leaves out what was not heard of whole."""
-        for name, reason in taps.unheard.items():
-            missing = {name, *taps.weights.get(name, {}).values(), *self._series.get(name, ())}
+        for name, reason in taps.unheard.items():  # all that is made of what was not heard whole
+            missing = {name, *taps.weights.get(name, {}).values()}
+            missing |= {*series(name, modules[name])} if name in taps.calls else set()
             for key in missing & norms.keys():
                 norms[key] = torch.full_like(norms[key], torch.nan)
             if name not in self._told:
                 self._told.add(name)
                 rank_zero_warn(f"{name}: not read, since {reason}.")
+        return norms
 
     def _through_time(self, name: str, layer: nn.Module, taps: Taps) -> dict[str, Tensor]:
         """‖∂L/∂h⁽ᵗ⁾‖² at the chosen times, over all calls of a layer, by series; adds ∂L/∂W to the taps."""
-        names = self._series[name] = series(name, layer)
+        names = series(name, layer)
         width = self.times if isinstance(self.times, int) else len(self.times)
         total = torch.full((len(names), width), 0.0 if taps.calls[name] else torch.nan, dtype=torch.float64)
         for call in taps.calls[name]:

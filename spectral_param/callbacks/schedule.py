@@ -148,7 +148,8 @@ class BandSchedule(Callback):
         self._bands = checkpoint.get("callbacks", {}).get(self.state_key, {}).get("bands", {})
         for name, parametrization in _banded(pl_module, self.weights).items():
             _set(parametrization.sigma_map, self._bands.get(name, {}))
-        schedules = [callback for callback in trainer.callbacks if isinstance(callback, BandSchedule)]  # type: ignore[attr-defined]
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set from outside
+        schedules = [callback for callback in callbacks if isinstance(callback, BandSchedule)]
         if schedules[-1] is self:  # what one of several has moved the others put back as well
             for name, parametrization in _banded(pl_module, [p for s in schedules for p in s.weights]).items():
                 parametrization.sigma_map.warn_of_others(name)
