@@ -45,9 +45,8 @@ def sigma_of_weight(parametrization: Any) -> Tensor:
     Returns:
         (k,) or (chunks, k), with signs where they are those of the SVD.
     """
-    sigma: Tensor
-    if not on_top_of(parametrization):
-        sigma = parametrization.sigma
-        return sigma
-    sigma = torch.linalg.svdvals(parametrization.matrices.of(wide(parametrization.parametrization_list())))
-    return sigma if parametrization.chunks > 1 else sigma[0]
+    if on_top_of(parametrization):
+        sigma = torch.linalg.svdvals(parametrization.matrices.of(wide(parametrization.parametrization_list())))
+        return sigma if parametrization.chunks > 1 else sigma[0]
+    own: Tensor = parametrization.sigma
+    return own

@@ -327,6 +327,9 @@ class SVDParametrization(nn.Module):
         """Raises the error of :meth:`clip_`, changing nothing."""
         if (low, high) != (0.0, math.inf):
             check_alone(self)
+        self._check_range(low, high)
+
+    def _check_range(self, low: float, high: float) -> None:
         clipping.check_clip(self.sigma_map, low, high)
 
     def freeze_all_but_(self, part: str) -> None:

@@ -18,7 +18,6 @@ from spectral_param.parametrization.factors import Layout
 from spectral_param.parametrization.kept_weight import KeptWeight
 from spectral_param.parametrization.mismatch import warn_of_moved_sigma
 from spectral_param.parametrization.remaining import RemainingSpectrum
-from spectral_param.parametrization.stacked import check_alone
 from spectral_param.parametrization.starting import check_weight
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import SigmaMap, clipping
@@ -241,10 +240,7 @@ class TurnedParametrization(SVDParametrization):
 
     # -------------------------------------------------------------------------------------------------------- editing
 
-    def check_clip(self, low: float, high: float) -> None:
-        """Raises the error of :meth:`clip_`, changing nothing."""
-        if (low, high) != (0.0, math.inf):
-            check_alone(self)
+    def _check_range(self, low: float, high: float) -> None:
         if self.rank:
             clipping.check_clip(self.sigma_map, low, high)
         if self.rank == min(self.shape) or (low == 0 and self.rank and bool((self.start[..., -1] <= high).all())):
