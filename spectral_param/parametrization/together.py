@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spectral_param.functional.ways import Thin, is_frozen, spares_equal_weights
+from spectral_param.functional.ways import Thin, is_frozen
+from spectral_param.functional.work import spares_equal_weights
 from spectral_param.parametrization.lookup import check_module
 from spectral_param.parametrization.shifted import ShiftedParametrization
 from spectral_param.parametrization.side_by_side import Equal, side_by_side

@@ -64,7 +64,7 @@ def register_svd_parametrization(
         matrix_free: how an ``nn.Linear`` is applied; elsewhere it says nothing. ``False``: W is built. ``True``: V, σ
             and U are applied to the input in turn, in float32 at least, unless a compiler or a transform of
             ``torch.func`` looks on. ``None``: whichever is less work for the number of vectors, see
-            :func:`spectral_param.functional.ways.is_less_work`; W under autocast and in half precision. The results are
+            :func:`spectral_param.functional.work.is_less_work`; W under autocast and in half precision. The results are
             the same to rounding.
         base: ``None``: the factors are all there is. ``"frozen"``: the weight stays as it is, in its own dtype and
             untrained, and what is trained turns it and moves its leading σ, for existing weights that few reflectors

@@ -10,16 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spectral_param.functional.ways import (
+from spectral_param.functional.ways import Thin, Way, spares_the_weight, way_to_apply, way_to_build
+from spectral_param.functional.work import (
     SURELY_SPARE_NOT,
-    Thin,
-    Way,
     spares_a_kept_weight,
     spares_a_recurrence,
     spares_the_sum,
-    spares_the_weight,
-    way_to_apply,
-    way_to_build,
 )
 from spectral_param.parametrization.beside import linear_beside
 from spectral_param.parametrization.svd import SVDParametrization

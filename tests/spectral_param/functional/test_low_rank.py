@@ -6,7 +6,6 @@ from spectral_param.functional import low_rank, ways
 from spectral_param.functional.factorization import ReflectorProduct
 from spectral_param.functional.frozen import FrozenProduct
 from spectral_param.functional.reflectors import pack
-from spectral_param.functional.ways import is_low_rank
 from spectral_param.sizes import Sizes
 from spectral_param.torch_state.modes import traced_or_transformed
 from tests.reference import relative, svd_product
@@ -147,12 +146,6 @@ def test_product_is_that_with_the_weight(counts):
     want = x @ packed_weight(u, sigma, v, sizes).mT
     torch.testing.assert_close(packed_product(x, u, sigma, v, sizes), want)
     torch.testing.assert_close(packed_product(x, u, sigma, v, sizes, bias), want + bias)
-
-
-def test_few_reflectors_are_of_low_rank():
-    assert is_low_rank(Sizes(8, 8, 4, 1))
-    assert not is_low_rank(Sizes(8, 8, 5, 1))
-    assert not is_low_rank(Sizes(8, 8, 4, 0))
 
 
 @pytest.mark.parametrize("n", [64, 512])

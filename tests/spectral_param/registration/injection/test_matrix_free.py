@@ -8,9 +8,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from spectral_param import SVDParametrization, register_svd_parametrization
-from spectral_param.functional.ways import is_less_work
 from spectral_param.nn import SpectralRNN
-from spectral_param.sizes import Sizes
 
 
 @pytest.fixture
@@ -118,12 +116,6 @@ def test_copies_pickles_and_compiled(built):
 def test_wrong_argument():
     with pytest.raises(TypeError, match="matrix_free: expected None, True or False, got str"):
         register_svd_parametrization(nn.Linear(2, 2), matrix_free="yes")
-
-
-def test_the_count_of_operations():
-    assert is_less_work(Sizes(2048, 2048, 16, 16), 1_000_000)
-    assert is_less_work(Sizes(512, 512, 512, 512), 512)
-    assert not is_less_work(Sizes(512, 512, 512, 512), 1024)
 
 
 @pytest.mark.parametrize("nonlinearity", ["tanh", "relu", "leaky_relu"])
