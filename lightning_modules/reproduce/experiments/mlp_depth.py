@@ -60,7 +60,7 @@ DEPTH_CONTROLS = Experiment(
     draw=scores_by_setting("test_accuracy", "layers", "test accuracy"),
     digits=1,
     factor=100,
-    learning_rates=(0.001, 0.0003, 0.0001),
+    learning_rates=(0.003, 0.001, 0.0003, 0.0001, 0.00003),
     seeds=3,
     notes=(
         "Accuracies in percent by depth. MLP and ResNet start from Glorot's weights where nothing is said; those in "
