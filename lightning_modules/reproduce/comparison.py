@@ -1,13 +1,14 @@
 """Models compared over many sets, with each other and with the paper: means, ranks, Welch's t."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from lightning_modules.reproduce.results import Result
 
-LEVELS = {2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31}
-"""|t| that 5 % of draws without a difference exceed, by degrees of freedom: 4 of two times three seeds, 8 of five."""
+LEVELS = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}
+"""|t| that 5 % of draws without a difference exceed, by degrees of freedom: at most 4 of two times three seeds."""
 
 
 def against_the_paper(
@@ -79,15 +80,31 @@ def welch_t(a: Sequence[float], b: Sequence[float]) -> float:
     return float((np.mean(a) - np.mean(b)) / np.sqrt(variance)) if variance else float("nan")
 
 
+def welch_level(a: Sequence[float], b: Sequence[float]) -> float:
+    """What Welch's |t| exceeds once in twenty where there is no difference, at 8 degrees of freedom or fewer.
+
+    Between whole degrees of freedom, which are those of Welch and Satterthwaite, it is interpolated.
+
+    Example:
+        >>> welch_level([1.0, 2.0, 3.0], [2.0, 3.0, 4.0])
+        2.776
+    """
+    squares = np.array([np.var(a, ddof=1) / len(a), np.var(b, ddof=1) / len(b)])
+    degrees = squares.sum() ** 2 / (squares[0] ** 2 / (len(a) - 1) + squares[1] ** 2 / (len(b) - 1))
+    ascending = sorted(LEVELS, reverse=True)  # of 1 / degrees, along which the level is nearly straight
+    return float(np.interp(1 / degrees, [1 / whole for whole in ascending], [LEVELS[whole] for whole in ascending]))
+
+
 def _below(printed: np.ndarray | None, ours: np.ndarray) -> str:
     return "–" if printed is None else str(int((printed - ours > 0.02).sum()))
 
 
 def _better_worse(ours: Mapping[str, list[float]], other: Mapping[str, list[float]], sets: Sequence[str]) -> str:
-    shares = [_share_of_level(ours[name], other[name]) for name in sets]
-    return f"{sum(share > 1 for share in shares)}, {sum(share < -1 for share in shares)}"
+    marked = [_told_apart(ours[name], other[name]) for name in sets]
+    return f"{marked.count(1)}, {marked.count(-1)}"
 
 
-def _share_of_level(a: Sequence[float], b: Sequence[float]) -> float:
-    """Welch's t over what it takes to be told from chance."""
-    return welch_t(a, b) / LEVELS.get(len(a) + len(b) - 2, LEVELS[8])
+def _told_apart(a: Sequence[float], b: Sequence[float]) -> int:
+    """1 or -1 where the first mean is greater or less by more than chance, else 0."""
+    t = welch_t(a, b)
+    return 0 if math.isnan(t) or abs(t) <= welch_level(a, b) else int(math.copysign(1, t))

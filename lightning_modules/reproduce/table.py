@@ -52,9 +52,20 @@ def markdown(experiment: Experiment, results: Sequence[Result], missing: int) ->
     if missing:
         lines.append(f"{missing} runs of the grid are not in this table.")
     if results:
-        versions = ", ".join(f"{name} {version}" for name, version in results[-1].versions.items())
-        lines += ["", f"Trained on {', '.join(sorted({result.device for result in results}))} with {versions}."]
+        lines += [
+            "",
+            f"Trained on {', '.join(sorted({result.device for result in results}))} with {_versions(results)}.",
+        ]
     return "\n".join(lines) + "\n"
+
+
+def _versions(results: Sequence[Result]) -> str:
+    """All that the runs were trained with, each name once."""
+    versions: dict[str, set[str]] = {}
+    for result in results:
+        for name, version in result.versions.items():
+            versions.setdefault(name, set()).add(version)
+    return ", ".join(f"{name} {' and '.join(sorted(some))}" for name, some in versions.items())
 
 
 def _words(experiment: Experiment, group: Sequence[Result]) -> list[str]:

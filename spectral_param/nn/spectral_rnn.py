@@ -32,8 +32,9 @@ class SpectralRNN(nn.Module):
         bias: whether layers have b.
         batch_first: inputs and outputs (B, T, …) instead of (T, B, …).
         dropout: share of states dropped between layers in training, from 0 to 1.
-        reflectors: see :func:`~spectral_param.register_svd_parametrization`; the paper takes 16 of 128.
-        sigma: σ map; ``Band(0.01)`` is the paper's Spectral-RNN, ``Fixed()`` with ``reflectors=(m, 0)`` its oRNN.
+        reflectors: see :func:`~spectral_param.register_svd_parametrization`; the paper takes 16 of 128 on MNIST.
+        sigma: σ map; ``Band(0.01)`` is that of the paper's released code, and ``Fixed()`` with ``reflectors=(m, 0)``
+            makes an oRNN.
         init: ``"orthogonal"``: random U and V; ``"weight"``: those of a uniform W in ±1/√hidden_size, as in ``nn.RNN``.
         negative_slope: of leaky_relu.
         learn_initial_state: train the state before the first step, one for each layer, used where no ``hx`` is given.

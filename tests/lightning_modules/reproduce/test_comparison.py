@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from lightning_modules.reproduce.comparison import against_the_paper, ranks, welch_t
+from lightning_modules.reproduce.comparison import against_the_paper, ranks, welch_level, welch_t
 from lightning_modules.reproduce.results import Result
 
 
@@ -45,6 +45,13 @@ def test_welch_t_of_samples_of_different_spread():
     assert welch_t(a, b) == pytest.approx(expected)
     assert math.isnan(welch_t([1.0], [1.0, 2.0]))
     assert math.isnan(welch_t([1.0, 1.0], [2.0, 2.0]))
+
+
+def test_the_level_is_that_of_the_degrees_of_freedom():
+    spread, narrow = [0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 0.1, 0.2, 0.3, 0.4]
+    assert welch_level(spread, spread) == pytest.approx(2.306)  # 8 of equal variances
+    assert welch_level(spread, [1.0] * 5) == pytest.approx(2.776)  # 4 where one alone varies
+    assert welch_level(spread, narrow) == pytest.approx(2.755, abs=0.005)  # 4.08 degrees, by the t distribution
 
 
 def test_equal_scores_share_a_rank():

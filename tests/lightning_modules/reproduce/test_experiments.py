@@ -70,6 +70,14 @@ def test_quick_versions_run(what, root, tmp_path):
     assert f"{len(runs) - 2} runs of the grid are not in this table." in table
 
 
+def test_a_table_names_all_versions_that_it_was_trained_with():
+    experiment = EXPERIMENTS["mlp-depth"]
+    older = Result("MLP", "30", 0, {"test_accuracy": 0.9}, 0.01, 1, 0.0, 0.0, {}, [], [], 1.0, {"torch": "2.8"}, "cpu")
+    newer = replace(older, seed=1, versions={"torch": "2.14"})
+    for results in ([older, newer], [newer, older]):
+        assert "Trained on cpu with torch 2.14 and 2.8." in markdown(experiment, results, missing=0)
+
+
 @pytest.mark.parametrize("what", EXPERIMENTS)
 @pytest.mark.parametrize("quick", [False, True])
 def test_every_run_is_another_and_can_be_built(what, quick, tmp_path):
