@@ -6,12 +6,14 @@ import glob
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import is_
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from spectral_param.callbacks.averages import averaged_models, averaging_callbacks
@@ -31,13 +33,14 @@ from spectral_param.torch_state.shards import is_shard
 class SpectralClip(Callback):
     """Moves singular values into [min, max], before training and after every step of every optimizer.
 
-    It hooks the optimizers themselves, so that nothing in between sees a σ outside: not another callback, a checkpoint,
-    an averaged model, nor the second step of a batch in manual optimization. Each rank clips what it holds,
-    elementwise, without communication. For ``Unconstrained`` σ is clamped; for other maps the raw number is moved to
-    where the map gives the nearest σ. With ``min`` above 0 a σ that a step takes through 0 returns to the edge from
-    which it came, so that averages of steps (``EMAWeightAveraging``, ``StochasticWeightAveraging``) are in range as
-    well; schedule-free optimizers have their averaged point clipped beside the present one. Adam's moments are left
-    alone: they belong to a raw number that moves by less than the step that has just been taken.
+    It hooks the steps themselves of whatever optimizers the Trainer has, so that nothing in between sees a σ outside:
+    not another callback, a checkpoint, an averaged model, nor the second step of a batch in manual optimization.
+    Optimizers, layers and registrations that come during training are held from their first step on. Each rank clips
+    what it holds, elementwise, without communication. For ``Unconstrained`` σ is clamped; for other maps the raw number
+    is moved to where the map gives the nearest σ. With ``min`` above 0 a σ that a step takes through 0 returns to the
+    edge from which it came, so that averages of steps (``EMAWeightAveraging``, ``StochasticWeightAveraging``) are in
+    range as well; schedule-free optimizers have their averaged point clipped beside the present one. Adam's moments are
+    left alone: they belong to a raw number that moves by less than the step that has just been taken.
 
     Args:
         min: the least singular value to leave, at least 0.
@@ -108,6 +111,9 @@ class SpectralClip(Callback):
         self.project_dense = project_dense
         self.renormalize = renormalize
         self._handles: list[RemovableHandle] = []
+        self._held: list[Tensor] = []  # by the optimizers
+        self._trained: dict[str, SVDParametrization] = {}
+        self._hold: Callable[[Sequence[Optimizer], Optimizer | None], None] = _nothing
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Checks that what is asked can be done, before anything is trained."""
@@ -137,33 +143,31 @@ class SpectralClip(Callback):
         self._check_averages(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Clips what training begins with, averages too, and hooks the optimizers."""
+        """Clips what training begins with, averages too, and hooks whatever optimizers the Trainer has."""
         warn_untrained(pl_module, trainer.optimizers)
         warn_unpruned(trainer, pl_module)
-        trained = parametrized_weights(pl_module, self.weights)
-        optimizers = trainer.optimizers
-        hold_plain = self._hold_plain(pl_module)
-        sides: dict[str, Tensor] = {}
-
-        def before(*step: Any) -> None:
-            if self.min > 0:
-                raws = {name: raw for name, p in trained.items() if (raw := p.raw_sigma) is not None}
-                sides.update({name: clipping.side_of(trained[name].sigma_map, raw) for name, raw in raws.items()})
-
-        def clip(stepped: Optimizer | None = None, *step: Any) -> None:
-            for name, parametrization in trained.items():
-                self._clip(parametrization, optimizers, sides.get(name))
-            hold_plain(optimizers, stepped)
-            sides.clear()
-
-        clip()
         for average in averaged_models(trainer):
             for parametrization in parametrized_weights(average, self.weights).values():
                 parametrization.clip_(self.min, self.max)
             self._hold_plain(average)((), None)
         self._unhook()
-        for optimizer in optimizers:
-            self._handles += [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(clip)]
+        self._follow(trainer, pl_module)
+        self._clip_all(trainer.optimizers, None, {})
+        sides: dict[str, Tensor] = {}
+
+        def before(stepped: Optimizer, *step: Any) -> None:
+            if any(stepped is own for own in trainer.optimizers):
+                self._follow(trainer, pl_module)
+                if self.min > 0:
+                    raws = {name: raw for name, p in self._trained.items() if (raw := p.raw_sigma) is not None}
+                    sides.update({n: clipping.side_of(self._trained[n].sigma_map, raw) for n, raw in raws.items()})
+
+        def clip(stepped: Optimizer, *step: Any) -> None:
+            if any(stepped is own for own in trainer.optimizers):
+                self._clip_all(trainer.optimizers, stepped, sides)
+                sides.clear()
+
+        self._handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(clip)]
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Lets the optimizers go."""
@@ -176,6 +180,19 @@ class SpectralClip(Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Lets the optimizers go."""
         self._unhook()
+
+    def _follow(self, trainer: Trainer, model: LightningModule) -> None:
+        """Takes the model's weights anew where the optimizers have others than before, as of a layer that has grown."""
+        held = [p for optimizer in trainer.optimizers for group in optimizer.param_groups for p in group["params"]]
+        if len(held) != len(self._held) or not all(map(is_, held, self._held)):
+            self._held = held
+            self._trained = parametrized_weights(model, self.weights)
+            self._hold = self._hold_plain(model)
+
+    def _clip_all(self, optimizers: Sequence[Optimizer], stepped: Optimizer | None, sides: dict[str, Tensor]) -> None:
+        for name, parametrization in self._trained.items():
+            self._clip(parametrization, optimizers, sides.get(name))
+        self._hold(optimizers, stepped)
 
     def _clip(self, parametrization: SVDParametrization, optimizers: Sequence[Optimizer], side: Tensor | None) -> None:
         """Clips a weight in SVD form after a step, σ on the side where it was before the step."""
@@ -241,4 +258,8 @@ class SpectralClip(Callback):
     def _unhook(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        self._handles, self._held, self._trained, self._hold = [], [], {}, _nothing
+
+
+def _nothing(optimizers: Sequence[Optimizer], stepped: Optimizer | None) -> None:
+    """What there is to hold of plain weights before training."""

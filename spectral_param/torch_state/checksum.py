@@ -1,11 +1,11 @@
 """What a tensor's entries add up to, to see a write that its version counter does not, as through ``.data``.
 
 Note [Two grids]
-    The n words of eight bytes are laid out row by row in two grids, of w and of w + 1 columns, w = ⌊√n⌋ + 1. Each column
-    is added up modulo 2⁶⁴, and what is left behind the last whole row of a grid stands as it is. No two words share a
-    column in both grids, since w (w + 1) > n; and n being no multiple of both, something is left behind in one. So what
-    is done to two words or to all of them is seen, where a sum alone does not see the highest bit turned in an even
-    number of words, as by ``neg_()`` of a float64 tensor.
+    The n words of eight bytes are laid out row by row in two grids, of w and of w + 1 columns, w = ⌊√n⌋ + 1. Each
+    column is added up modulo 2⁶⁴, and what is left behind the last whole row of a grid stands as it is. No two words
+    share a column in both grids, since w (w + 1) > n; and n being no multiple of both, something is left behind in
+    one. So what is done to two words or to all of them is seen, where a sum alone does not see the highest bit turned
+    in an even number of words, as by ``neg_()`` of a float64 tensor.
 """
 
 from __future__ import annotations

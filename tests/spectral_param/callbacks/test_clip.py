@@ -430,10 +430,51 @@ def test_optimizers_are_let_go(tmp_path):
             run.fit(model, vectors())
         except KeyError:
             assert isinstance(model, Failing)
-        [optimizer] = run.optimizers
-        assert not optimizer._optimizer_step_post_hooks
         assert singular_values(model.first).max() <= 0.8 + 1e-6
+        nn.init.constant_(model.first.parametrizations.weight[0].raw_sigma, 3.0)
+        run.optimizers[0].step()
+        assert singular_values(model.first).max() > 2
     trainer(tmp_path, clip).fit(Regression(), vectors())
+
+
+class Grows(Regression):
+    """Gets another optimizer, or a layer and its parameters, after the first epoch."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def on_train_epoch_start(self):
+        if self.current_epoch == 1 and self.how == "optimizer":
+            self.trainer.optimizers = [torch.optim.Adam(self.parameters(), lr=0.1)]
+        elif self.current_epoch == 1:
+            self.first = register_svd_parametrization(nn.Linear(6, 4))
+            self.second = nn.Linear(4, 2)
+            self.optimizers().add_param_group({"params": [*self.first.parameters(), *self.second.parameters()]})
+
+
+@pytest.mark.parametrize("how", ["optimizer", "layer"])
+@pytest.mark.parametrize("low", [0.0, 0.2])
+def test_what_comes_during_training_is_held_too(tmp_path, how, low):
+    witness, options = Witness(), {"dense": "second.*"} if low == 0 else {}
+    trainer(tmp_path, witness, SpectralClip(low, 0.5, **options), max_epochs=3).fit(Grows(how), vectors())
+    assert not leaves(low, 0.5, witness.range[0])
+    if options:
+        assert witness.range[1][1] <= 0.5 * 1.01
+
+
+def test_steps_of_other_optimizers_are_not_its_business(tmp_path):
+    class Inner(Regression):
+        def training_step(self, batch, batch_idx):
+            nn.init.constant_(self.first.parametrizations.weight[0].raw_sigma, 3.0)
+            torch.optim.SGD([nn.Parameter(torch.zeros(2))]).step()
+            self.losses.append(singular_values(self.first).max().item())
+            return super().training_step(batch, batch_idx)
+
+    model = Inner()
+    trainer(tmp_path, SpectralClip(max=0.5)).fit(model, vectors())
+    assert min(model.losses[::2]) > 2.9
+    assert singular_values(model.first).max() <= 0.5 + 1e-6
 
 
 def test_only_the_chosen_weights(tmp_path):
