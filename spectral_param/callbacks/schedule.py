@@ -20,6 +20,7 @@ from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import Band
 from spectral_param.sigma.level import finite, number
 from spectral_param.spectrum.patterns import as_patterns, parametrized_weights
+from spectral_param.torch_state.precision import wide
 
 Schedule = Mapping[int, float] | Callable[[int], float]
 """Numbers by epoch or step, or a function of it."""
@@ -136,7 +137,7 @@ class BandSchedule(Callback):
             if schedule is not None
         }
         chosen = _banded(model, self.weights)
-        move_bands_([p for name, p in chosen.items() if self._bands.get(name) != levels], levels)
+        move_bands_([*chosen.values()], levels)
         self._bands = dict.fromkeys(chosen, levels)
 
     def state_dict(self) -> dict[str, Any]:
@@ -190,11 +191,11 @@ def move_bands_(parametrizations: Sequence[SVDParametrization], levels: Mapping[
         levels: ``{"radius": r}``, ``{"center": c}`` or both.
     """
     moved = [p for p in parametrizations if any(_differs(getattr(p.sigma_map, n), v) for n, v in levels.items())]
-    held = [(p.sigma_map, raw, p.sigma_map(raw)) for p in moved if (raw := p.raw_sigma) is not None]
+    held = [(p.sigma_map, raw, p.sigma_map(wide(raw))) for p in moved if (raw := p.raw_sigma) is not None]
     for band, _, _ in held:
         _set(band, levels)
     for band, raw, sigma in held:
-        raw.copy_(band.inverse(sigma))
+        raw.copy_(band.recover(sigma))
 
 
 def _banded(model: nn.Module, patterns: Sequence[str]) -> dict[str, SVDParametrization]:
@@ -208,7 +209,8 @@ def _expect_others(patterns: Sequence[str], expect: bool, model: nn.Module, *_: 
 
 
 def _differs(level: float | Tensor, value: float) -> bool:
-    return bool((torch.as_tensor(level, dtype=torch.float64) != value).any())
+    differs = level != value  # of a tensor, in its own dtype
+    return bool(differs.any()) if isinstance(differs, Tensor) else differs
 
 
 def _set(band: nn.Module, levels: Mapping[str, float]) -> None:

@@ -196,6 +196,12 @@ class TurnedParametrization(SVDParametrization):
         return torch.cat([self.sigma_map(raw) if self.rank else raw, self._other_sigma().to(raw)], -1)
 
     @property
+    def leading_sigma(self) -> Tensor:
+        """The r trained σ, as they are with the adapter on, in float32 or float64."""
+        sigma: Tensor = self.sigma_map(self._turns(self.factors)[1])
+        return sigma
+
+    @property
     def sigma(self) -> Tensor:
         """σ with its sign, differentiable: see :meth:`sigma_of`; those of W₀ while W is W₀."""
         if self.is_off:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from spectral_param.registration.report import some_of
 from spectral_param.torch_state.shards import whole, write_
 from spectral_param.torch_state.users_line import warn
 
-_PARTS = ("u", "sigma", "v")  # reflectors, raw numbers of σ, reflectors
 _SAME_BASE = 1e-4  # of its norm: as far as the sums over one base may differ from one machine to the next
 _SAME_SIGMA = 1e-3  # of the largest: as far as a σ map may move what is in its range
 
@@ -35,8 +34,9 @@ def adapter_state_dict(model: nn.Module) -> dict[str, Tensor]:
         model: any module.
 
     Returns:
-        By the qualified name of a weight with ``.u`` (p, m₁), ``.sigma`` (r,), ``.v`` (q, m₂), as far as they are
-        there, and ``.base`` (2,), detached copies; blocks along a first dimension. Empty where no base is frozen.
+        By the qualified name of a weight with ``.u`` (p, m₁), ``.sigma`` (r,), float32 or float64, ``.v`` (q, m₂), as
+        far as they are there, and ``.base`` (2,), detached copies; blocks along a first dimension. Empty where no base
+        is frozen.
 
     Example:
         >>> from torch import nn
@@ -45,14 +45,11 @@ def adapter_state_dict(model: nn.Module) -> dict[str, Tensor]:
         >>> {name: tuple(tensor.shape) for name, tensor in adapter_state_dict(layer).items()}
         {'weight.u': (4, 2), 'weight.sigma': (3,), 'weight.v': (6, 2), 'weight.base': (2,)}
     """
-    state = {}
-    for name, p in _turned(model).items():
-        for part, place in zip(_PARTS, p.layout.places, strict=True):
-            if place >= 0:
-                factor = whole(p.factors[place]).detach()
-                state[f"{name}.{part}"] = (p.sigma_map(factor) if part == "sigma" else factor).clone()
-        state[f"{name}.base"] = _fingerprint(p)
-    return state
+    return {
+        f"{name}.{part}": whole(value).detach().clone()
+        for name, p in _turned(model).items()
+        for part, value in _parts(p).items()
+    }
 
 
 @torch.no_grad()
@@ -89,22 +86,21 @@ def load_adapter(model: nn.Module, adapter: Mapping[str, Tensor] | str | os.Path
     if not isinstance(state, Mapping):
         raise TypeError(f"adapter: expected a mapping of tensors or a path, got {type(adapter).__name__}.")
     bases = _turned(model)
-    expected = {
-        f"{name}.{part}": (p, place)
-        for name, p in bases.items()
-        for part, place in zip((*_PARTS, "base"), (*p.layout.places, -2), strict=True)
-        if place != -1
-    }
-    _check_names(expected, state)
+    expected = {f"{name}.{part}": (p, part, own) for name, p in bases.items() for part, own in _parts(p).items()}
+    fixed = {key for key, (p, part, _) in expected.items() if part == "sigma" and p.raw_sigma is None}
+    _check_names(expected, state, optional=fixed)  # which files of older versions lack
     written = []
-    for key, (p, place) in expected.items():
-        own = _fingerprint(p) if place < 0 else p.factors[place]
-        given = _checked(key, state[key], own)
-        if place < 0 and not (given.to(own) - own).abs().amax() <= _SAME_BASE * own[0]:
+    for key, (p, part, own) in expected.items():
+        if key not in state:
+            continue
+        given = _checked(key, state[key], own).to(own.device)
+        if part == "base" and not (given.to(own) - own).abs().amax() <= _SAME_BASE * own[0]:
             raise ValueError(f"adapter: expected one of the same base, got other numbers for {key}.")
-        if place >= 0:
-            given = given.to(own.device)
-            written.append((own, _raw(key, p, given) if key.endswith(".sigma") else given))
+        if part == "sigma":
+            raw, given = p.raw_sigma, _raw(key, p, given.to(own))
+            written += [] if raw is None else [(raw, given)]
+        elif part != "base":
+            written.append((own, given))
     for factor, value in written:
         write_(factor, value)
     return model
@@ -198,10 +194,19 @@ def _checked(key: str, given: Any, own: Tensor) -> Tensor:
 
 def _raw(key: str, p: TurnedParametrization, sigma: Tensor) -> Tensor:
     """The raw numbers of σ under the σ map that is there, which may be another than it was trained under."""
-    raw: Tensor = p.sigma_map.inverse(sigma)
+    raw: Tensor = p.sigma_map.recover(sigma)
     if not (p.sigma_map(raw) - sigma).abs().amax() <= _SAME_SIGMA * sigma.abs().amax():
         raise ValueError(f"adapter: expected σ within the range of {p.sigma_map} for {key}, got others.")
     return raw
+
+
+def _parts(p: TurnedParametrization) -> dict[str, Tensor]:
+    """The reflectors, the trained σ in full precision, and what tells the base from another."""
+    at_u, _, at_v = p.layout.places
+    parts = {"u": p.factors[at_u]} if at_u >= 0 else {}
+    parts |= {"sigma": p.leading_sigma} if p.rank else {}
+    parts |= {"v": p.factors[at_v]} if at_v >= 0 else {}
+    return parts | {"base": _fingerprint(p)}
 
 
 def _fingerprint(p: TurnedParametrization) -> Tensor:
@@ -216,8 +221,9 @@ def _turned(model: nn.Module) -> dict[str, TurnedParametrization]:
     return {name: p for name, p in svd_parametrizations(model) if isinstance(p, TurnedParametrization)}
 
 
-def _check_names(expected: Mapping[str, Any], adapter: Mapping[str, Tensor]) -> None:
-    missing, unknown = [k for k in expected if k not in adapter], [k for k in adapter if k not in expected]
+def _check_names(expected: Mapping[str, Any], adapter: Mapping[str, Tensor], optional: Container[str]) -> None:
+    missing = [k for k in expected if k not in adapter and k not in optional]
+    unknown = [k for k in adapter if k not in expected]
     if not expected:
         raise ValueError("model: expected a weight registered with base='frozen', got none.")
     if missing:

@@ -54,6 +54,10 @@ class SigmaMap(nn.Module):
         """σ → raw numbers, elementwise; a σ outside the range is moved just inside."""
         raise TypeError(f"{type(self).__name__}: a σ map has to define inverse.")
 
+    def recover(self, sigma: Tensor) -> Tensor:
+        """σ that the map has given → raw numbers, elementwise; unlike :meth:`inverse` it moves none at an edge."""
+        return self.inverse(sigma)
+
     def reaches(self, low: float, high: float) -> bool | Tensor:
         """Whether some σ of the map lies between two numbers; for each σ, where each has its own range."""
         below: bool | Tensor = self.low < high

@@ -20,12 +20,25 @@ class SigmoidMap(SigmaMap):
         """``raw = logit((σ - low) / (high - low))``; σ at or beyond an edge is moved 2 % of the width inside."""
         if self._are_lost:
             self.check_levels()
-        low, high, middle = (like(level, sigma) for level in (self.low, self.high, self.start))
+        low, high = like(self.low, sigma), like(self.high, sigma)
         share = (sigma - low) / (high - low)
         share = torch.where(share < _EDGE, _INSIDE, torch.where(share > 1 - _EDGE, 1 - _INSIDE, share))
+        return self._near_middle(sigma, torch.logit(share))
+
+    def recover(self, sigma: Tensor) -> Tensor:
+        """The same for σ that the map has given, at an edge too: only those beyond are moved inside."""
+        low, high = like(self.low, sigma), like(self.high, sigma)
+        least = torch.finfo(sigma.dtype).eps / 4 * (high - low)  # where σ is an edge's but for rounding
+        below, above = sigma - low, high - sigma
+        raw = torch.where(below > 0, below, least).log() - torch.where(above > 0, above, least).log()
+        return torch.where((below < -least) | (above < -least), self.inverse(sigma), self._near_middle(sigma, raw))
+
+    def _near_middle(self, sigma: Tensor, raw: Tensor) -> Tensor:
+        """Raw numbers, from the distance to the middle where that is small."""
+        low, high, middle = (like(level, sigma) for level in (self.low, self.high, self.start))
         offset = (sigma - middle) / (high - low)
         near_middle = 2 * torch.atanh(2 * offset.clamp(-_MIDDLE, _MIDDLE))
-        return torch.where(offset.abs() < _MIDDLE, near_middle, torch.logit(share))
+        return torch.where(offset.abs() < _MIDDLE, near_middle, raw)
 
     def reaches(self, low: float, high: float) -> bool | Tensor:
         """Whether some σ between two numbers can be met, an edge itself never; for each σ, where each has its own."""

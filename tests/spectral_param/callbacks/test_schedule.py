@@ -56,6 +56,19 @@ def test_sigma_outside_a_narrower_band_moves_inside_and_the_others_stay():
     assert parametrization.sigma.tolist() == pytest.approx([0.952, 0.97, 1.0, 1.02, 1.048], abs=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_sigma_at_an_edge_stays_where_the_band_widens(dtype):
+    _, parametrization = banded(0.1)
+    parametrization.to(dtype)
+    raw = parametrization.factors[1]
+    with torch.no_grad():
+        raw.copy_(torch.tensor([-40.0, -15.0, 0.0, 15.0, 40.0]))
+    before = parametrization.sigma.detach().clone()
+    for radius in (0.100001, 0.1001, 0.3):
+        move_bands_([parametrization], {"radius": radius})
+        torch.testing.assert_close(parametrization.sigma, before, rtol=0, atol=1e-3 if dtype.itemsize < 4 else 1e-6)
+
+
 def test_a_map_that_two_weights_share_moves_once():
     band = Band(0.1)
     layers = [register_svd_parametrization(nn.Linear(4, 4), sigma=band, init="orthogonal") for _ in range(2)]
@@ -82,6 +95,19 @@ def test_follows_steps(tmp_path):
     trainer(tmp_path, schedule, radii, max_epochs=2, accumulate_grad_batches=2).fit(Regression(Band(0.1)), vectors(8))
     expected = [(r, 1 + 0.01 * step) for step, r in enumerate([0.1, 0.1, 0.1, 0.2, 0.3, 0.3, 0.3, 0.3]) for _ in "12"]
     assert [r for pair in radii.seen for r in pair] == pytest.approx([r for pair in expected for r in pair])
+
+
+def test_follows_models_and_layers_that_come_later(tmp_path):
+    class Replaces(Regression):
+        def on_train_epoch_start(self):
+            if self.current_epoch == 1:
+                self.first = register_svd_parametrization(nn.Linear(6, 4), sigma=Band(0.3), init="orthogonal")
+
+    radii = Radii()
+    schedule = BandSchedule(radius={0: 0.05})
+    for model in (Regression(Band(0.05)), Regression(Band(0.3)), Replaces(Band(0.2))):
+        trainer(tmp_path, schedule, radii, max_epochs=2).fit(model, vectors(2))
+    assert {round(radius, 6) for radius, _ in radii.seen} == {0.05}
 
 
 def test_follows_epochs(tmp_path):

@@ -10,7 +10,10 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from spectral_param import (
+    Band,
     Bounded,
+    Fixed,
+    Interval,
     adapter_state_dict,
     load_adapter,
     register_all,
@@ -183,6 +186,40 @@ def test_another_sigma_map_means_the_same_or_is_refused():
         narrow = registered(sigma=Bounded(0.01))
     with pytest.raises(ValueError, match="within the range of Bounded"):
         load_adapter(narrow, adapter)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("sigma", [Band(0.1), Band(0.01), Bounded(3.0), Interval(-1.0, 1.0), Band(0.1, 100.0)])
+@pytest.mark.filterwarnings("ignore:.*lie outside its range")
+def test_sigma_at_an_edge_comes_back(sigma, dtype):
+    layer = nn.Linear(8, 8, dtype=dtype).requires_grad_(False)
+    register_svd_parametrization(layer, base="frozen", reflectors=2, rank=4, sigma=sigma)
+    raw = layer.parametrizations.weight[0].raw_sigma
+    with torch.no_grad():
+        raw.copy_(torch.tensor([12.0, 50.0, -50.0, 0.3]))
+    before, weight = svd(layer)[1].detach().clone(), layer.weight.detach().clone()
+    adapter = adapter_state_dict(layer)
+    load_adapter(layer, adapter)
+    torch.testing.assert_close(svd(layer)[1], before, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(layer.weight, weight)
+    assert adapter["weight.sigma"].dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore:.*lie outside its range")
+def test_fixed_sigma_are_of_the_adapter_too():
+    def fixed(value, rank):
+        layer = nn.Linear(8, 8).requires_grad_(False)
+        nn.init.eye_(layer.weight)
+        return register_svd_parametrization(layer, base="frozen", reflectors=2, rank=rank, sigma=Fixed(value))
+
+    adapter = adapter_state_dict(fixed(1.0, 3))
+    with pytest.raises(ValueError, match=r"weight\.sigma"):
+        load_adapter(fixed(2.0, 3), adapter)
+    with pytest.raises(ValueError, match=r"expected weight\.sigma of shape \(4,\)"):
+        load_adapter(fixed(1.0, 4), adapter)
+    load_adapter(fixed(1.0, 3), adapter)
+    del adapter["weight.sigma"]  # as in files of older versions
+    load_adapter(fixed(1.0, 3), adapter)
 
 
 @pytest.mark.parametrize("rank", [0, 3])

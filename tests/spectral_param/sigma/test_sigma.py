@@ -190,6 +190,26 @@ def test_sigma_at_an_edge_starts_inside_and_alive(sigma_map, dtype):
             assert (gradient(sigma_map, raw) > 0.015 * width).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@each_map
+def test_what_a_map_has_given_is_recovered_at_the_edges_too(sigma_map, dtype):
+    raw = torch.cat([torch.linspace(-100, 100, 401, dtype=dtype), torch.tensor([-1e-8, 1e-30, 12.0], dtype=dtype)])
+    for row in raw.unsqueeze(1).expand(-1, 3):
+        sigma = sigma_map(row.contiguous())
+        recovered = sigma_map.recover(sigma)
+        assert torch.isfinite(recovered).all()
+        eps = torch.finfo(dtype).eps
+        torch.testing.assert_close(sigma_map(recovered), sigma, rtol=100 * eps, atol=2 * eps)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@each_edged_map
+def test_what_lies_beyond_an_edge_is_recovered_inside(sigma_map, dtype):
+    low, high = level(sigma_map.low, dtype), level(sigma_map.high, dtype)
+    for beyond in (low - 0.01 * (high - low), high + 0.01 * (high - low)):
+        assert torch.equal(sigma_map.recover(beyond), sigma_map.inverse(beyond))
+
+
 def test_positive_starts_alive_where_sigma_is_not_positive():
     for sigma in (0.0, -1e-30, -7.0):
         raw = Positive().inverse(level(sigma))
