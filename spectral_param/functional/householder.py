@@ -29,6 +29,7 @@ from torch import Tensor
 from spectral_param.functional.by_hand import ByHand, operator
 from spectral_param.functional.reflectors import directions
 from spectral_param.torch_state.modes import is_seen_through
+from spectral_param.torch_state.precision import full_precision
 
 BLOCKS = (32, 64, 128)
 """Reflectors a block: for many small matrices at once, as a rule, and for large ones."""
@@ -39,7 +40,7 @@ def householder_product(reflectors: Tensor, columns: int | None = None) -> Tenso
 
     Args:
         reflectors: (…, n, m) floating point, 0 ≤ m ≤ n. Only the lower trapezoid is read.
-        columns: how many leading columns of U to build, between 1 and n. ``None``: all n.
+        columns: how many leading columns of U to build, from 1 to n. ``None``: all n, which may be none.
 
     Returns:
         (…, n, columns) with orthonormal columns, differentiable any number of times.
@@ -58,10 +59,12 @@ def householder_product(reflectors: Tensor, columns: int | None = None) -> Tenso
     """
     _check_reflectors(reflectors)
     n = reflectors.shape[-2]
-    columns = n if columns is None else columns
-    if not 1 <= columns <= n:
+    if columns is not None and not 1 <= columns <= n:
         raise ValueError(f"columns: expected a number from 1 to {n}, got {columns}.")
-    return first_columns(reflectors, columns, plainly=is_seen_through())
+    if n == 0:
+        return reflectors.new_empty(*reflectors.shape[:-1], 0)
+    with full_precision(reflectors.device.type):
+        return first_columns(reflectors, n if columns is None else columns, plainly=is_seen_through())
 
 
 def householder_apply(reflectors: Tensor, x: Tensor, transpose: bool = False) -> Tensor:
@@ -91,7 +94,13 @@ def householder_apply(reflectors: Tensor, x: Tensor, transpose: bool = False) ->
         raise TypeError(f"x: expected the dtype of reflectors, {reflectors.dtype}, got {x.dtype}.")
     if x.dim() < 2 or x.shape[-2] != reflectors.shape[-2]:
         raise ValueError(f"x: expected (…, {reflectors.shape[-2]}, b), got {tuple(x.shape)}.")
-    return reflect(reflectors, x, transpose=transpose, plainly=is_seen_through())
+    try:
+        torch.broadcast_shapes(reflectors.shape[:-2], x.shape[:-2])
+    except RuntimeError:
+        shapes = tuple(reflectors.shape[:-2]), tuple(x.shape[:-2])
+        raise ValueError(f"x: expected leading dimensions that go with {shapes[0]}, got {shapes[1]}.") from None
+    with full_precision(x.device.type):
+        return reflect(reflectors, x, transpose=transpose, plainly=is_seen_through())
 
 
 def compact_wy(reflectors: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from spectral_param.functional.scan import NONLINEARITIES, low_rank_scan, rnn_scan
 from spectral_param.registration.injection.matrix_free import thin_factors
@@ -90,8 +92,8 @@ class SpectralRNN(nn.Module):
             raise ValueError(f"nonlinearity: expected one of {NONLINEARITIES}, got {nonlinearity!r}.")
         if not 0 <= dropout <= 1:
             raise ValueError(f"dropout: expected a share from 0 to 1, got {dropout}.")
-        if negative_slope < 0:
-            raise ValueError(f"negative_slope: expected at least 0, got {negative_slope}.")
+        if not 0 <= negative_slope < math.inf:
+            raise ValueError(f"negative_slope: expected a finite number, at least 0, got {negative_slope}.")
         super().__init__()
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.nonlinearity, self.negative_slope = nonlinearity, negative_slope
@@ -142,6 +144,7 @@ class SpectralRNN(nn.Module):
             ``hx``.
 
         Raises:
+            TypeError: if dtypes differ.
             ValueError: if a shape does not fit.
         """
         if isinstance(input, PackedSequence):
@@ -154,41 +157,54 @@ class SpectralRNN(nn.Module):
         return states.transpose(0, 1) if self.batch_first else states, torch.stack(last)
 
     def _packed(self, input: PackedSequence, hx: Tensor | None) -> tuple[PackedSequence, Tensor]:
-        """Runs over the padding too, which no state before it can feel, and leaves it out of what is returned."""
-        padded, lengths = pad_packed_sequence(input)
-        self._check(padded)
-        states, last = self._layers(padded, hx, lengths.to(padded.device) - 1)
-        if input.sorted_indices is not None:
-            states = states.index_select(1, input.sorted_indices)
-            lengths = lengths[input.sorted_indices.cpu()]
-        data, batch_sizes, *_ = pack_padded_sequence(states, lengths)
-        as_given = PackedSequence(data, batch_sizes, input.sorted_indices, input.unsorted_indices)
-        return as_given, torch.stack(last)
+        """Runs as many sequences at each step as have not ended, in the order in which they are packed."""
+        data, sizes, order, order_back = input
+        self._check(data)
+        runs = [(batch, len(list(steps))) for batch, steps in itertools.groupby(sizes.tolist())]
+        h0 = self._first_states(data, runs[0][0], hx)
+        if hx is not None and order is not None:
+            h0 = h0.index_select(1, order)
+        last = []
+        for layer in range(self.num_layers):
+            if layer and self.dropout:
+                data = F.dropout(data, self.dropout, self.training)
+            scan, h, states, ended = self._scan_of(layer, data), h0[layer], [], []
+            for (batch, steps), x in zip(runs, data.split([batch * steps for batch, steps in runs]), strict=True):
+                ended.append(h[batch:])
+                run, h = scan(x.view(steps, batch, -1), h[:batch])
+                states.append(run.flatten(0, 1))
+            data = torch.cat(states)
+            last.append(torch.cat([h, *reversed(ended)]))
+        ends = torch.stack(last)
+        return (
+            PackedSequence(data, sizes, order, order_back),
+            ends if order_back is None else ends.index_select(1, order_back),
+        )
 
-    def _layers(self, x: Tensor, hx: Tensor | None, ends: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-        """All layers over (T, B, …); ``ends`` (B,) says which step is each sequence's last, if not T - 1."""
-        h0 = self._first_states(x, hx)
+    def _layers(self, x: Tensor, hx: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+        """All layers over (T, B, …)."""
+        h0 = self._first_states(x, x.shape[1], hx)
         last = []
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
-            x, end = self._scan(layer, x, h0[layer])
-            last.append(end if ends is None else x[ends, torch.arange(len(ends), device=x.device)])
+            x, end = self._scan_of(layer, x)(x, h0[layer])
+            last.append(end)
         return x, last
 
-    def _scan(self, layer: int, x: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
-        """One layer, with W, or with its thin factors where they are less work."""
+    def _scan_of(self, layer: int, like: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """One layer over inputs and a first state, with W, or with its thin factors where they are less work."""
         name = f"weight_hh_l{layer}"
         input_weight, bias = getattr(self, f"weight_ih_l{layer}"), getattr(self, f"bias_l{layer}")
         phi = self.nonlinearity, self.negative_slope
-        thin = thin_factors(self, name, x) if len(x) else None
+        thin = thin_factors(self, name, like) if len(like) else None
         if thin is None:
-            return rnn_scan(x, h0, input_weight, getattr(self, name), bias, *phi)
-        sigma, left, right = thin
-        return low_rank_scan(x, h0, input_weight, sigma, left, right, bias, *phi)
+            weight = getattr(self, name)
+            return lambda x, h: rnn_scan(x, h, input_weight, weight, bias, *phi)
+        return lambda x, h: low_rank_scan(x, h, input_weight, *thin, bias, *phi)
 
-    def _first_states(self, x: Tensor, hx: Tensor | None) -> Tensor:
-        shape = (self.num_layers, x.shape[1], self.hidden_size)
+    def _first_states(self, x: Tensor, batch: int, hx: Tensor | None) -> Tensor:
+        shape = (self.num_layers, batch, self.hidden_size)
         if hx is None:
             if self.initial_state is None:
                 return x.new_zeros(shape)

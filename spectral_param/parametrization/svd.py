@@ -380,9 +380,16 @@ class SVDParametrization(nn.Module):
     def _trained_dtype(self) -> torch.dtype:
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
-    def _load_from_state_dict(self, *args: Any) -> None:
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):  # factors do not tell it: those of half a W are float32
+            destination._metadata[prefix[:-1]]["dtype"] = str(self.dtype)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any) -> None:
         """Takes note of factors, loaded just before, that were assigned in another dtype: W comes out in it."""
-        super()._load_from_state_dict(*args)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+        if local_metadata.get("assign_to_params_buffers") and "dtype" in local_metadata:
+            self.dtype = getattr(torch, local_metadata["dtype"].removeprefix("torch."))
         dtype = self.factors[0].dtype
         if dtype.itemsize < 4 or (dtype == torch.float64) != (self.dtype == torch.float64):
             self.dtype = dtype

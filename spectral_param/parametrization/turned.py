@@ -155,9 +155,14 @@ class TurnedParametrization(SVDParametrization):
             return self._start
         if self.is_quantized and not is_quantized(weight):
             raise ValueError("weight: the frozen base is quantized, and nothing else is written into it.")
+        with torch.inference_mode(False), torch.no_grad():  # else it could not be trained on afterwards
+            return self._on_base(weight.detach())
+
+    def _on_base(self, weight: Tensor) -> list[Tensor]:
         self.is_quantized = is_quantized(weight)
-        base, wide, (p, q), (m1, m2) = weight.detach().to(self.dtype), self._trained_dtype, self.shape, self.reflectors
-        lead, device, weight = self.layout.lead, weight.device, numbers(weight.detach())
+        base, wide, (p, q), (m1, m2) = weight.to(self.dtype), self._trained_dtype, self.shape, self.reflectors
+        base = base.clone() if base.is_inference() else base
+        lead, device, weight = self.layout.lead, weight.device, numbers(weight)
         check_weight(weight, self.matrices.weight_shape)
         if has_numbers(weight):
             triplets = [leading_triplets(block, self.rank) for block in self.matrices.of(weight.to(self.dtype))]

@@ -50,12 +50,18 @@ class History:
         return any(name in row for row in self._rows)
 
     def __getitem__(self, name: str) -> Tensor:
-        """All readings of one vector, (rows, length); NaN where a step lacks it. ``KeyError`` for one that has none."""
+        """All readings of one vector, (rows, length); NaN where a step lacks it, or is of a shorter one.
+
+        ``KeyError`` for one that has none.
+        """
         if name not in self:
             raise KeyError(f"{name!r}: expected one of {', '.join(self.names) or 'none, nothing was read yet'}.")
         width = max(row[name].numel() for row in self._rows if name in row)
-        missing = torch.full((width,), torch.nan)
-        return torch.stack([row.get(name, missing) for row in self._rows])
+        readings = torch.full((len(self._rows), width), torch.nan)
+        for reading, row in zip(readings, self._rows, strict=True):
+            if name in row:
+                reading[: row[name].numel()] = row[name]
+        return readings
 
     @property
     def names(self) -> list[str]:

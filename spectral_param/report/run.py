@@ -67,9 +67,10 @@ class Run:
                     self.loss = steps, values[:, 0]
             elif "described" in state:
                 self.sigma[name] = steps, values
-                self.margins[name] = steps, np.abs(values - state["center"]).max(axis=1)
+                rows = [row[: np.flatnonzero(~np.isnan(row))[-1] + 1] for row in values]  # each of its own length
+                self.margins[name] = steps, np.array([np.abs(row - state["center"]).max() for row in rows])
                 described = state["described"].get(name, {})
-                blocks = torch.as_tensor(values[-1]).reshape(described.get("blocks", 1), -1)
+                blocks = torch.as_tensor(rows[-1]).reshape(described.get("blocks", 1), -1)
                 self.weights[name] = {**described, **spectral_statistics(blocks, state["center"])}
             elif name in state["times"]:
                 times = np.asarray(state["times"][name], dtype=np.float64)

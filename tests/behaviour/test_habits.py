@@ -1,6 +1,7 @@
 """What users do with a module of theirs: every habit keeps working on a registered one, or is refused by name."""
 
 import copy
+import io
 import threading
 import warnings
 
@@ -250,6 +251,25 @@ def test_the_meta_device(init):
     values = singular_values(module)
     assert (values > 0.9).all()
     assert (values < 1.1).all()
+
+
+@pytest.mark.parametrize("to", [torch.float32, torch.bfloat16, "meta"])
+@pytest.mark.parametrize("of", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("make", [lambda: nn.Linear(4, 4), lambda: nn.Conv1d(4, 4, 3), lambda: nn.LSTM(4, 4)])
+def test_an_assigned_checkpoint_brings_its_dtype(make, of, to):
+    name = "weight_hh_l0" if isinstance(make(), nn.LSTM) else "weight"
+    source = register_svd_parametrization(make().to(of), name)
+    with torch.device("meta" if to == "meta" else "cpu"):
+        target = register_svd_parametrization(make() if to == "meta" else make().to(to), name)
+    buffer = io.BytesIO()
+    torch.save(source.state_dict(), buffer)
+    buffer.seek(0)
+    target.load_state_dict(torch.load(buffer, weights_only=True), assign=True)
+    assert getattr(target, name).dtype == of
+    assert torch.equal(getattr(target, name), getattr(source, name))
+    x = torch.randn(3, 4, 4, dtype=of)
+    got, want = (run(x)[0] if isinstance(run, nn.LSTM) else run(x) for run in (target, source))
+    assert torch.equal(got, want)
 
 
 # --------------------------------------------------------------------------------------------------- writes, attributes

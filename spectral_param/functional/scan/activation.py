@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -10,7 +12,7 @@ NONLINEARITIES = ("tanh", "relu", "leaky_relu")
 
 
 def check_activation(nonlinearity: str, slope: float) -> None:
-    """Raises ``ValueError`` for another word, or a negative slope.
+    """Raises ``ValueError`` for another word, or a slope that is negative or not finite.
 
     Example:
         >>> from spectral_param.functional.scan.activation import check_activation
@@ -18,8 +20,8 @@ def check_activation(nonlinearity: str, slope: float) -> None:
     """
     if nonlinearity not in NONLINEARITIES:
         raise ValueError(f"nonlinearity: expected one of {NONLINEARITIES}, got {nonlinearity!r}.")
-    if slope < 0:
-        raise ValueError(f"negative_slope: expected at least 0, got {slope}.")
+    if not 0 <= slope < math.inf:
+        raise ValueError(f"negative_slope: expected a finite number, at least 0, got {slope}.")
 
 
 def number_of(nonlinearity: str) -> int:

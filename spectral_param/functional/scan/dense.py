@@ -27,7 +27,7 @@ from spectral_param.functional.scan.activation import (
     through_activation,
 )
 from spectral_param.functional.scan.recording import gradient_of_last, projected_states, recorded
-from spectral_param.functional.scan.shapes import check_inputs, check_shape
+from spectral_param.functional.scan.shapes import check_dtypes, check_inputs, check_shape
 from spectral_param.torch_state.modes import autocast_is_on, has_numbers, is_seen_through
 
 
@@ -55,7 +55,9 @@ def rnn_scan(
         The states h_1 … h_T, (T, B, n), and the last of them, (B, n); differentiable any number of times.
 
     Raises:
-        ValueError: if ``nonlinearity`` is another word, ``negative_slope`` is negative, or a shape does not fit.
+        TypeError: if numbers are not real and floating, or dtypes differ, but for what autocast makes equal.
+        ValueError: if ``nonlinearity`` is another word, ``negative_slope`` is negative or not finite, or a shape does
+            not fit.
 
     Example:
         >>> import torch
@@ -71,6 +73,7 @@ def rnn_scan(
     check_shape("recurrent_weight", recurrent_weight, (n, n))
     tensors = (x, h0, input_weight, recurrent_weight, bias)
     tensors = _under_autocast(tensors, x.device.type)
+    check_dtypes(tensors[0], h0=tensors[1], input_weight=tensors[2], recurrent_weight=tensors[3], bias=tensors[4])
     if len(x) == 0:
         return x.new_empty(0, *h0.shape), h0
     if is_seen_through():

@@ -26,7 +26,7 @@ from spectral_param.functional.scan.activation import (
     through_activation,
 )
 from spectral_param.functional.scan.recording import gradient_of_last, projected_states, recorded
-from spectral_param.functional.scan.shapes import check_inputs, check_shape
+from spectral_param.functional.scan.shapes import check_dtypes, check_inputs, check_shape
 from spectral_param.torch_state.modes import has_numbers, is_seen_through
 
 
@@ -58,7 +58,9 @@ def low_rank_scan(
         The states h_1 … h_T, (T, B, n), and the last of them, (B, n); differentiable any number of times.
 
     Raises:
-        ValueError: if ``nonlinearity`` is another word, ``negative_slope`` is negative, or a shape does not fit.
+        TypeError: if numbers are not real and floating, or dtypes differ.
+        ValueError: if ``nonlinearity`` is another word, ``negative_slope`` is negative or not finite, or a shape does
+            not fit.
 
     Example:
         >>> import torch
@@ -75,6 +77,7 @@ def low_rank_scan(
     check_inputs(x, h0, input_weight, bias, n)
     for name, tensor, shape in (("sigma", sigma, (n,)), ("left", left, (n, rank)), ("right", right, (n, rank))):
         check_shape(name, tensor, shape)
+    check_dtypes(x, h0=h0, input_weight=input_weight, sigma=sigma, left=left, right=right, bias=bias)
     tensors = (x, h0, input_weight, sigma, left, right, bias)
     if is_seen_through():
         return _step_by_step(*tensors, nonlinearity, negative_slope)

@@ -1,4 +1,4 @@
-"""Shapes of what a scan is given, on which compiled forms rely."""
+"""Shapes and dtypes of what a scan is given, on which compiled forms rely."""
 
 from __future__ import annotations
 
@@ -34,3 +34,20 @@ def check_inputs(x: Tensor, h0: Tensor, input_weight: Tensor, bias: Tensor | Non
     check_shape("input_weight", input_weight, (n, x.shape[2]))
     if bias is not None:
         check_shape("bias", bias, (n,))
+
+
+def check_dtypes(x: Tensor, **others: Tensor | None) -> None:
+    """Raises ``TypeError`` unless x has real floating numbers, and the others the same dtype.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.scan.shapes import check_dtypes
+        >>> check_dtypes(torch.zeros(2), h0=torch.zeros(2, dtype=torch.float64))
+        Traceback (most recent call last):
+        TypeError: h0: expected the dtype of x, torch.float32, got torch.float64.
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"x: expected real floating numbers, got {x.dtype}.")
+    for name, tensor in others.items():
+        if tensor is not None and tensor.dtype != x.dtype:
+            raise TypeError(f"{name}: expected the dtype of x, {x.dtype}, got {tensor.dtype}.")

@@ -43,6 +43,24 @@ def test_no_reflectors_is_identity():
     assert torch.equal(householder_product(torch.empty(3, 0)), torch.eye(3))
 
 
+def test_an_empty_matrix_is_its_own_product():
+    assert householder_product(torch.zeros(0, 0)).shape == (0, 0)
+    assert householder_product(torch.zeros(2, 0, 0)).shape == (2, 0, 0)
+    assert householder_apply(torch.zeros(0, 0), torch.zeros(0, 3)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("lowered", [torch.bfloat16, torch.float16])
+def test_products_are_in_full_precision_under_autocast(lowered):
+    reflectors, x = torch.randn(70, 66, requires_grad=True), torch.randn(70, 3)
+    u = householder_product(reflectors)
+    with torch.autocast("cpu", lowered):
+        product, applied = householder_product(reflectors), householder_apply(reflectors, x)
+    assert torch.equal(product, u)
+    torch.testing.assert_close(applied, u @ x, rtol=1e-5, atol=1e-5)
+    applied.sum().backward()
+    assert reflectors.grad.isfinite().all()
+
+
 @pytest.fixture(params=[householder.BLOCKS, (2, 2, 2)], ids=["one block", "blocks of 2"])
 def _blocks(request, monkeypatch):
     monkeypatch.setattr(householder, "BLOCKS", request.param)
@@ -157,7 +175,9 @@ def test_transforms_see_the_same_function(transform):
         (lambda: householder_product(torch.ones(3, 2, dtype=torch.bfloat16)), TypeError, "reflectors"),
         (lambda: householder_product(torch.ones(3, 2), columns=0), ValueError, "columns"),
         (lambda: householder_product(torch.ones(3, 2), columns=4), ValueError, "columns"),
+        (lambda: householder_product(torch.ones(0, 0), columns=0), ValueError, "columns"),
         (lambda: householder_apply(torch.ones(3, 2), torch.ones(2, 1)), ValueError, "x"),
+        (lambda: householder_apply(torch.ones(3, 5, 2), torch.ones(4, 5, 2)), ValueError, "x"),
         (lambda: householder_apply(torch.ones(3, 2), torch.ones(3, 1).double()), TypeError, "x"),
     ],
 )

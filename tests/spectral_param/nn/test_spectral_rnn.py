@@ -68,10 +68,49 @@ def test_packed_sequences_with_a_state_given():
     assert_equal_outputs(rnn(packed, hx), twin(packed, hx))
 
 
+@pytest.mark.parametrize("reflectors", [2, None])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_gradients_of_packed_sequences_are_those_of_nn_rnn(reflectors, layers):
+    rnn = SpectralRNN(3, 6, layers, "relu", reflectors=reflectors).double()
+    for layer in range(layers):
+        nn.init.normal_(getattr(rnn, f"weight_ih_l{layer}"))
+    twin = plain_twin(rnn, dtype=torch.float64)
+    packed = pack_sequence([torch.randn(n, 3, dtype=torch.float64) for n in (2, 5, 2, 1, 9)], enforce_sorted=False)
+    found = []
+    for net in (rnn, twin):
+        hx = torch.ones(layers, 5, 6, dtype=torch.float64, requires_grad=True)
+        data = packed.data.clone().requires_grad_()
+        output, last = net(packed._replace(data=data), hx)
+        (output.data.square().sum() + (last * torch.arange(5.0)[:, None]).sum()).backward()
+        found.append([hx.grad, data.grad, net.weight_ih_l0.grad])
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_states_that_grow_beyond_the_numbers_after_a_sequence_has_ended_are_none_of_it():
+    rnn = SpectralRNN(1, 2, nonlinearity="relu", bias=False, init="weight")
+    rnn.weight_hh_l0 = nn.Parameter(1.5 * torch.eye(2))
+    nn.init.ones_(rnn.weight_ih_l0)
+    output, _ = rnn(pack_sequence([torch.ones(3, 1), -torch.ones(300, 1)], enforce_sorted=False))
+    output.data.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in rnn.parameters())
+
+
+def test_numbers_that_it_cannot_go_by_are_refused():
+    with pytest.raises(TypeError, match=r"h0: expected the dtype of x, torch\.float32, got torch\.float64"):
+        SpectralRNN(3, 6)(torch.randn(5, 2, 3), torch.zeros(1, 2, 6, dtype=torch.float64))
+    for slope in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(ValueError, match="negative_slope: expected a finite number, at least 0"):
+            SpectralRNN(3, 6, negative_slope=slope)
+
+
 def test_the_weight_is_computed_once_a_sequence(monkeypatch):
     calls = []
     forward = SVDParametrization.forward
     monkeypatch.setattr(SVDParametrization, "forward", lambda self, *f, **w: calls.append(0) or forward(self, *f, **w))
+    SpectralRNN(3, 6)(pack_sequence([torch.randn(n, 3) for n in (5, 3, 2)]))
+    assert len(calls) == 1
+    calls.clear()
     SpectralRNN(3, 6)(torch.randn(50, 2, 3))
     assert len(calls) == 1
 

@@ -17,6 +17,7 @@ from spectral_param import (
     Interval,
     clip_singular_values_,
     inverse,
+    load_plain_state_dict,
     log_abs_det,
     parameter_groups,
     pinv,
@@ -290,6 +291,27 @@ def test_an_assigned_weight_and_a_reset_become_the_base():
     torch.manual_seed(1)
     plain = nn.Linear(8, 6)
     torch.testing.assert_close(layer.weight, plain.weight, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda layer, plain: layer.load_state_dict(plain.state_dict()),
+        lambda layer, plain: load_plain_state_dict(layer, plain.state_dict()),
+        lambda layer, plain: setattr(layer, "weight", plain.weight.detach().clone()),
+        lambda layer, plain: layer.reset_parameters(),
+    ],
+)
+def test_a_base_that_was_taken_in_inference_mode_is_trained_on(write):
+    layer = frozen(nn.Linear(6, 5), reflectors=2, rank=2)
+    x = torch.randn(3, 6)
+    with torch.inference_mode():
+        write(layer, nn.Linear(6, 5))
+    want = nn.functional.linear(x, layer.weight.detach(), layer.bias.detach())
+    torch.testing.assert_close(layer(x), want)
+    layer(x).square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters() if p.requires_grad)
+    torch.testing.assert_close(svd(layer)[1], torch.linalg.svdvals(layer.weight))
 
 
 def test_under_transforms_and_the_compiler_it_is_the_same():

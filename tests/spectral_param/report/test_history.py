@@ -28,6 +28,16 @@ def test_missing_vectors_are_nan():
     assert torch.equal(history["a"].isnan(), torch.tensor([[False, False], [True, True]]))
 
 
+def test_a_vector_that_changes_its_length_has_nan_behind_its_end():
+    history = History()
+    for step, length in enumerate((3, 2, 4)):
+        history.record(step, {"sigma": torch.ones(length)})
+    assert history["sigma"].isnan().sum(1).tolist() == [1, 2, 0]
+    again = History()
+    again.load_state_dict(history.state_dict())
+    assert torch.equal(again["sigma"].isnan(), history["sigma"].isnan())
+
+
 def test_a_name_without_readings_is_told_those_that_have_some():
     with pytest.raises(KeyError, match="'sgima': expected one of sigma, loss"):
         filled(10, [0])["sgima"]

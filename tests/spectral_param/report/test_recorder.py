@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from spectral_param import register_svd_parametrization
+from spectral_param import register_svd_parametrization, singular_values
 from spectral_param.callbacks import SpectralMonitor
 from spectral_param.report.recorder import SpectralRecorder
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
@@ -43,6 +43,19 @@ def test_numbers_are_logged_with_their_step():
         recorder.step()
     assert [step for _, step in logged] == [0, 2, 4]
     assert set(logged[0][0]) == {"sigma_max-0.weight", "spectral_margin"}
+
+
+def test_a_weight_that_changes_its_size_stays_in_the_report(tmp_path):
+    model = nn.Sequential(register_svd_parametrization(nn.Linear(6, 6)))
+    recorder = SpectralRecorder(model, every_n_steps=1)
+    recorder.step()
+    model[0] = register_svd_parametrization(nn.Linear(6, 4))
+    recorder.step()
+    recorder.step()
+    assert recorder.history["0.weight"][-1].isnan().tolist() == [False] * 4 + [True] * 2
+    assert recorder.state_dict()["history"]["values"]["0.weight"].shape[1] == 6
+    report = recorder.write_report(tmp_path).read_text()
+    assert f"{singular_values(model[0]).max():.3f}" in report
 
 
 def test_a_history_is_taken_up_again():

@@ -62,6 +62,7 @@ def test_an_empty_sequence_ends_where_it_began():
     [
         ({"nonlinearity": "gelu"}, "nonlinearity"),
         ({"negative_slope": -0.1}, "negative_slope"),
+        ({"negative_slope": float("nan")}, "negative_slope"),
         ({"h0": torch.zeros(2, 4)}, "h0"),
         ({"recurrent_weight": torch.zeros(4, 3)}, "recurrent_weight"),
         ({"x": torch.zeros(5, 3, 7)}, "x"),
@@ -84,6 +85,18 @@ def test_wrong_input_is_named(change, name):
         thin = {"sigma": torch.zeros(4), "left": torch.zeros(4, 2), "right": torch.zeros(4, 2)}
         with pytest.raises(ValueError, match=f"^{name}: expected"):
             low_rank_scan(**(arguments | thin | change))
+
+
+@pytest.mark.parametrize("scan", [rnn_scan, low_rank_scan])
+def test_dtypes_that_are_mixed_or_not_real_are_named(scan):
+    factors = (torch.eye(4),) if scan is rnn_scan else (torch.ones(4), torch.zeros(4, 2), torch.zeros(4, 2))
+    tensors = [torch.zeros(5, 3, 2), torch.zeros(3, 4), torch.zeros(4, 2), *factors]
+    with pytest.raises(TypeError, match=r"x: expected real floating numbers, got torch\.complex64"):
+        scan(*(tensor.cfloat() for tensor in tensors))
+    for i, name in enumerate(["h0", "input_weight"], 1):
+        mixed = [tensor.double() if j == i else tensor for j, tensor in enumerate(tensors)]
+        with pytest.raises(TypeError, match=rf"{name}: expected the dtype of x, torch\.float32, got torch\.float64"):
+            scan(*mixed)
 
 
 @pytest.mark.parametrize(("name", "shape"), [("left", (3, 2)), ("right", (4, 1)), ("sigma", (4, 1))])
