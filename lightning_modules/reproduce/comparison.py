@@ -86,13 +86,14 @@ def welch_level(a: Sequence[float], b: Sequence[float]) -> float:
     Between whole degrees of freedom, which are those of Welch and Satterthwaite, it is interpolated.
 
     Example:
-        >>> welch_level([1.0, 2.0, 3.0], [2.0, 3.0, 4.0])
+        >>> round(welch_level([1.0, 2.0, 3.0], [2.0, 3.0, 4.0]), 3)
         2.776
     """
     squares = np.array([np.var(a, ddof=1) / len(a), np.var(b, ddof=1) / len(b)])
     degrees = squares.sum() ** 2 / (squares[0] ** 2 / (len(a) - 1) + squares[1] ** 2 / (len(b) - 1))
-    ascending = sorted(LEVELS, reverse=True)  # of 1 / degrees, along which the level is nearly straight
-    return float(np.interp(1 / degrees, [1 / whole for whole in ascending], [LEVELS[whole] for whole in ascending]))
+    ascending = sorted(LEVELS, reverse=True)  # of 1 / degrees, along which the level's logarithm is nearly straight
+    logarithms = [math.log(LEVELS[whole]) for whole in ascending]
+    return math.exp(np.interp(1 / degrees, [1 / whole for whole in ascending], logarithms))
 
 
 def _below(printed: np.ndarray | None, ours: np.ndarray) -> str:

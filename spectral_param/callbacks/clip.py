@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from spectral_param.callbacks.averages import averaged_models, averaging_callbacks
@@ -157,17 +157,27 @@ class SpectralClip(Callback):
 
         def before(stepped: Optimizer, *step: Any) -> None:
             if any(stepped is own for own in trainer.optimizers):
+                hook(stepped)
                 self._follow(trainer, pl_module)
                 if self.min > 0:
                     raws = {name: raw for name, p in self._trained.items() if (raw := p.raw_sigma) is not None}
                     sides.update({n: clipping.side_of(self._trained[n].sigma_map, raw) for n, raw in raws.items()})
 
         def clip(stepped: Optimizer, *step: Any) -> None:
-            if any(stepped is own for own in trainer.optimizers):
-                self._clip_all(trainer.optimizers, stepped, sides)
-                sides.clear()
+            self._follow(trainer, pl_module)  # once more, for what has come within the step's closure
+            self._clip_all(trainer.optimizers, stepped, sides)
+            sides.clear()
 
-        self._handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(clip)]
+        hooked: list[Optimizer] = []
+
+        def hook(optimizer: Optimizer) -> None:
+            if not any(optimizer is own for own in hooked):
+                hooked.append(optimizer)
+                self._handles.append(optimizer.register_step_post_hook(clip))
+
+        self._handles.append(register_optimizer_step_pre_hook(before))
+        for optimizer in trainer.optimizers:
+            hook(optimizer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Lets the optimizers go."""

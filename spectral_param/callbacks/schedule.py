@@ -30,7 +30,8 @@ class BandSchedule(Callback):
     """Lets radius and center of ``Band`` follow a schedule over steps or epochs, for instance tight first, wider later.
 
     σ stays where it is when the band changes: the raw numbers are found anew for the new band, W with them by rounding
-    alone. Only a σ that the new band leaves outside moves, to 2 % of the width inside the edge. The optimizer's
+    alone, which raw numbers in half precision, as under ``precision="bf16-true"``, have more of at each move. Only a σ
+    that the new band leaves outside moves, to 2 % of the width inside the edge. The optimizer's
     moments are left alone; dσ/draw grows with the radius, to which Adam adapts.
 
     Checkpoints hold the present bands in this callback's state, and the Trainer puts them back wherever it loads one:

@@ -170,7 +170,7 @@ class SpectralRNN(nn.Module):
                 data = F.dropout(data, self.dropout, self.training)
             scan, h, states, ended = self._scan_of(layer, data), h0[layer], [], []
             for (batch, steps), x in zip(runs, data.split([batch * steps for batch, steps in runs]), strict=True):
-                ended.append(h[batch:])
+                ended += [h[batch:]] if len(h) > batch else []  # none is of the dtype of a first state
                 run, h = scan(x.view(steps, batch, -1), h[:batch])
                 states.append(run.flatten(0, 1))
             data = torch.cat(states)

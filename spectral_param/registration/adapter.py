@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from spectral_param.parametrization.lookup import svd_parametrizations
 from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.registration.report import some_of
+from spectral_param.sigma.level import like
 from spectral_param.torch_state.shards import whole, write_
 from spectral_param.torch_state.users_line import warn
 
@@ -97,7 +98,7 @@ def load_adapter(model: nn.Module, adapter: Mapping[str, Tensor] | str | os.Path
         if part == "base" and not (given.to(own) - own).abs().amax() <= _SAME_BASE * own[0]:
             raise ValueError(f"adapter: expected one of the same base, got other numbers for {key}.")
         if part == "sigma":
-            raw, given = p.raw_sigma, _raw(key, p, given.to(own))
+            raw, given = p.raw_sigma, _raw(key, p, given, own)
             written += [] if raw is None else [(raw, given)]
         elif part != "base":
             written.append((own, given))
@@ -192,8 +193,14 @@ def _checked(key: str, given: Any, own: Tensor) -> Tensor:
     return given
 
 
-def _raw(key: str, p: TurnedParametrization, sigma: Tensor) -> Tensor:
+def _raw(key: str, p: TurnedParametrization, given: Tensor, own: Tensor) -> Tensor:
     """The raw numbers of σ under the σ map that is there, which may be another than it was trained under."""
+    sigma = given.to(own)
+    low, high = like(p.sigma_map.low, sigma), like(p.sigma_map.high, sigma)
+    within = torch.where(sigma < low, low, torch.where(sigma > high, high, sigma))
+    eps = max(torch.finfo(dtype).eps for dtype in (given.dtype, torch.float32))  # it may have been narrower before
+    is_rounding = (sigma - within).abs() <= eps * sigma.abs()
+    sigma = torch.where(is_rounding, within, sigma)
     raw: Tensor = p.sigma_map.recover(sigma)
     if not (p.sigma_map(raw) - sigma).abs().amax() <= _SAME_SIGMA * sigma.abs().amax():
         raise ValueError(f"adapter: expected σ within the range of {p.sigma_map} for {key}, got others.")

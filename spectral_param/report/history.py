@@ -63,6 +63,10 @@ class History:
                 reading[: row[name].numel()] = row[name]
         return readings
 
+    def readings(self, name: str) -> list[Tensor | None]:
+        """The readings of one vector, each of its own length; ``None`` for a step that lacks it."""
+        return [row.get(name) for row in self._rows]
+
     @property
     def names(self) -> list[str]:
         """Names of the vectors, in the order of their first reading."""
@@ -91,6 +95,7 @@ class History:
         return {
             "steps": torch.tensor(self.steps, dtype=torch.int64),
             "values": {name: self[name] for name in self.names},
+            "lengths": {name: torch.tensor([_length(row.get(name)) for row in self._rows]) for name in self.names},
             "stride": self._stride,
             "seen": self._seen,
         }
@@ -98,12 +103,20 @@ class History:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over the readings of :meth:`state_dict`."""
         self.steps = state["steps"].tolist()
-        values = state["values"]
+        values, lengths = state["values"], state.get("lengths", {})  # which older versions lack
         self._rows = [
-            {name: rows[i].clone() for name, rows in values.items() if not rows[i].isnan().all()}
+            {
+                name: rows[i, : lengths[name][i] if name in lengths else None].clone()
+                for name, rows in values.items()
+                if not rows[i].isnan().all()
+            }
             for i in range(len(self.steps))
         ]
         self._stride, self._seen = state["stride"], state["seen"]
+
+
+def _length(reading: Tensor | None) -> int:
+    return 0 if reading is None else reading.numel()
 
 
 def _compact(value: Tensor) -> Tensor:

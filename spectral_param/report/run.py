@@ -67,7 +67,8 @@ class Run:
                     self.loss = steps, values[:, 0]
             elif "described" in state:
                 self.sigma[name] = steps, values
-                rows = [row[: np.flatnonzero(~np.isnan(row))[-1] + 1] for row in values]  # each of its own length
+                read = [history.readings(name)[i] for i in np.flatnonzero(there)]
+                rows = [row.double().numpy() for row in read if row is not None]
                 self.margins[name] = steps, np.array([np.abs(row - state["center"]).max() for row in rows])
                 described = state["described"].get(name, {})
                 blocks = torch.as_tensor(rows[-1]).reshape(described.get("blocks", 1), -1)

@@ -28,10 +28,12 @@ class SigmoidMap(SigmaMap):
     def recover(self, sigma: Tensor) -> Tensor:
         """The same for σ that the map has given, at an edge too: only those beyond are moved inside."""
         low, high = like(self.low, sigma), like(self.high, sigma)
-        least = torch.finfo(sigma.dtype).eps / 4 * (high - low)  # where σ is an edge's but for rounding
         below, above = sigma - low, high - sigma
+        eps, width = torch.finfo(sigma.dtype).eps, high - low
+        least = eps / 4 * width  # from an edge, for what is there but for rounding
         raw = torch.where(below > 0, below, least).log() - torch.where(above > 0, above, least).log()
-        return torch.where((below < -least) | (above < -least), self.inverse(sigma), self._near_middle(sigma, raw))
+        is_beyond = torch.minimum(below, above) < -eps * (sigma.abs() + width)
+        return torch.where(is_beyond, self.inverse(sigma), self._near_middle(sigma, raw))
 
     def _near_middle(self, sigma: Tensor, raw: Tensor) -> Tensor:
         """Raw numbers, from the distance to the middle where that is small."""

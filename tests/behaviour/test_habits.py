@@ -272,6 +272,23 @@ def test_an_assigned_checkpoint_brings_its_dtype(make, of, to):
     assert torch.equal(got, want)
 
 
+def test_what_is_not_assigned_or_was_cast_by_hand_brings_no_dtype():
+    source = nn.Sequential(layer(), layer()).bfloat16().state_dict()
+    cast = copy.copy(source)
+    for name in cast:
+        cast[name] = cast[name].float()
+    model = nn.Sequential(layer(), layer())
+    model.load_state_dict(cast, assign=True)
+    assert model[0].weight.dtype == torch.float32
+    partial = copy.copy(source)
+    for name in source:
+        if name.startswith("0"):
+            del partial[name]
+    model = nn.Sequential(layer(), layer())
+    model.load_state_dict(partial, assign=True, strict=False)
+    assert (model[0].weight.dtype, model[1].weight.dtype) == (torch.float32, torch.bfloat16)
+
+
 # --------------------------------------------------------------------------------------------------- writes, attributes
 
 

@@ -37,9 +37,13 @@ class SVDList(ParametrizationList):
         watch.tell(self)  # and lets go of what nobody holds, or torch could not swap what it was computed from
         return super()._apply(*args, **kwargs)
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, metadata: dict[str, Any], *args: Any) -> None:
+        """Loads the trained tensors, before what the parametrization, which stands below, has besides."""
         watch.forget(self)
-        super()._load_from_state_dict(*args, **kwargs)
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
+        parametrization: Any = self[0]
+        is_there = f"{prefix}original0" in state_dict
+        parametrization.factors_are_assigned = is_there and metadata.get("assign_to_params_buffers", False)
 
     def _refusal(self, module: nn.Module) -> str:
         name = type(module).__name__.lstrip("_")

@@ -52,6 +52,8 @@ def test_the_level_is_that_of_the_degrees_of_freedom():
     assert welch_level(spread, spread) == pytest.approx(2.306)  # 8 of equal variances
     assert welch_level(spread, [1.0] * 5) == pytest.approx(2.776)  # 4 where one alone varies
     assert welch_level(spread, narrow) == pytest.approx(2.755, abs=0.005)  # 4.08 degrees, by the t distribution
+    few, fewer = [0.0, 1.0], [0.0, 0.448]
+    assert welch_level(few, fewer) == pytest.approx(6.86, rel=0.03)  # 1.39 degrees
 
 
 def test_equal_scores_share_a_rank():

@@ -447,13 +447,21 @@ class Grows(Regression):
     def on_train_epoch_start(self):
         if self.current_epoch == 1 and self.how == "optimizer":
             self.trainer.optimizers = [torch.optim.Adam(self.parameters(), lr=0.1)]
-        elif self.current_epoch == 1:
-            self.first = register_svd_parametrization(nn.Linear(6, 4))
-            self.second = nn.Linear(4, 2)
-            self.optimizers().add_param_group({"params": [*self.first.parameters(), *self.second.parameters()]})
+        elif self.current_epoch == 1 and self.how == "layer":
+            self.grow()
+
+    def training_step(self, batch, batch_idx):
+        if self.current_epoch == 1 and batch_idx == 2 and self.how == "layer within a step":
+            self.grow()
+        return super().training_step(batch, batch_idx)
+
+    def grow(self):
+        self.first = register_svd_parametrization(nn.Linear(6, 4))
+        self.second = nn.Linear(4, 2)
+        self.optimizers().optimizer.add_param_group({"params": [*self.first.parameters(), *self.second.parameters()]})
 
 
-@pytest.mark.parametrize("how", ["optimizer", "layer"])
+@pytest.mark.parametrize("how", ["optimizer", "layer", "layer within a step"])
 @pytest.mark.parametrize("low", [0.0, 0.2])
 def test_what_comes_during_training_is_held_too(tmp_path, how, low):
     witness, options = Witness(), {"dense": "second.*"} if low == 0 else {}

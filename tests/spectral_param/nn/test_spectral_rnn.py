@@ -96,6 +96,13 @@ def test_states_that_grow_beyond_the_numbers_after_a_sequence_has_ended_are_none
     assert all(parameter.grad.isfinite().all() for parameter in rnn.parameters())
 
 
+def test_dtypes_of_packed_sequences_under_autocast():
+    rnn = SpectralRNN(3, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        output, last = rnn(pack_sequence([torch.randn(n, 3) for n in (5, 2)]))
+    assert (output.data.dtype, last.dtype) == (torch.bfloat16, torch.bfloat16)
+
+
 def test_numbers_that_it_cannot_go_by_are_refused():
     with pytest.raises(TypeError, match=r"h0: expected the dtype of x, torch\.float32, got torch\.float64"):
         SpectralRNN(3, 6)(torch.randn(5, 2, 3), torch.zeros(1, 2, 6, dtype=torch.float64))

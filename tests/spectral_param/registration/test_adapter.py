@@ -205,6 +205,27 @@ def test_sigma_at_an_edge_comes_back(sigma, dtype):
     assert adapter["weight.sigma"].dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
+@pytest.mark.parametrize("sigma", [Band(0.1), Band(0.01, 1.09), Interval(0.3, 1.1), Interval(0.9, 1.3)])
+@pytest.mark.parametrize("of", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.filterwarnings("ignore:.*lie outside its range")
+def test_sigma_at_an_edge_comes_into_another_dtype(sigma, of):
+    for to in (torch.float32, torch.float64):
+        one, other = (nn.Linear(8, 8).requires_grad_(False) for _ in range(2))
+        other.load_state_dict(one.state_dict())
+        for layer, dtype in ((one, torch.float32), (other, to)):
+            register_svd_parametrization(layer.to(dtype), base="frozen", reflectors=2, rank=3, sigma=sigma)
+        with torch.no_grad():
+            one.parametrizations.weight[0].raw_sigma.copy_(torch.tensor([60.0, 0.5, -60.0]))
+        adapter = adapter_state_dict(one)
+        adapter["weight.sigma"] = adapter["weight.sigma"].to(
+            of
+        )  # bfloat16 as older versions wrote those of half models
+        load_adapter(other, adapter)
+        want = torch.tensor([sigma.high, sigma.low], dtype=to)
+        got = other.parametrizations.weight[0].leading_sigma[[0, 2]].detach()
+        torch.testing.assert_close(got, want, rtol=4e-3 if of == torch.bfloat16 else 2e-7, atol=0)
+
+
 @pytest.mark.filterwarnings("ignore:.*lie outside its range")
 def test_fixed_sigma_are_of_the_adapter_too():
     def fixed(value, rank):

@@ -36,6 +36,19 @@ def test_a_vector_that_changes_its_length_has_nan_behind_its_end():
     again = History()
     again.load_state_dict(history.state_dict())
     assert torch.equal(again["sigma"].isnan(), history["sigma"].isnan())
+    assert [reading.numel() for reading in again.readings("sigma")] == [3, 2, 4]
+
+
+def test_a_number_that_is_none_at_the_end_of_a_vector_is_of_it():
+    history = History()
+    history.record(0, {"sigma": torch.tensor([1.0, 1.0, torch.nan])})
+    again = History()
+    again.load_state_dict(history.state_dict())
+    assert [reading.numel() for reading in again.readings("sigma")] == [3]
+    older = history.state_dict()
+    del older["lengths"]
+    again.load_state_dict(older)
+    assert [reading.numel() for reading in again.readings("sigma")] == [3]
 
 
 def test_a_name_without_readings_is_told_those_that_have_some():

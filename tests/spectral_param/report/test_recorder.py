@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ from torch import nn
 from spectral_param import register_svd_parametrization, singular_values
 from spectral_param.callbacks import SpectralMonitor
 from spectral_param.report.recorder import SpectralRecorder
+from spectral_param.report.run import Run
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
 
 
@@ -56,6 +58,21 @@ def test_a_weight_that_changes_its_size_stays_in_the_report(tmp_path):
     assert recorder.state_dict()["history"]["values"]["0.weight"].shape[1] == 6
     report = recorder.write_report(tmp_path).read_text()
     assert f"{singular_values(model[0]).max():.3f}" in report
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_sigma_that_is_no_number_is_told_whatever_its_place(place):
+    model = nn.Sequential(register_svd_parametrization(nn.Linear(4, 4)))
+    recorder = SpectralRecorder(model, every_n_steps=1)
+    recorder.step()
+    with torch.no_grad():
+        model[0].parametrizations.weight[0].raw_sigma[place] = torch.nan
+    recorder.step()
+    recorder.step()
+    run = Run()
+    run.add_state(recorder.state_dict())
+    assert math.isnan(run.margins["0.weight"][1][-1])
+    assert math.isnan(run.weights["0.weight"]["sigma_max"])
 
 
 def test_a_history_is_taken_up_again():
