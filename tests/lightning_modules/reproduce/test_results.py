@@ -125,7 +125,7 @@ KEPT = {
     "lengths": 8,
     "mlp-depth": 30,
     "multi-label": 46,
-    "pixel-mnist": 16,
+    "pixel-mnist": 17,
     "ptb": 4,
     "radius": 24,
     "reflectors": 25,
