@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from spectral_param.functional.scan import NONLINEARITIES, low_rank_scan, rnn_scan
+from spectral_param.functional.scan import low_rank_scan, rnn_scan
+from spectral_param.functional.scan.activation import check_activation
 from spectral_param.registration.injection.matrix_free import thin_factors
 from spectral_param.registration.register import register_svd_parametrization
 from spectral_param.sigma import SigmaMap
@@ -88,12 +89,9 @@ class SpectralRNN(nn.Module):
         for name, size in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
             if size < 1:
                 raise ValueError(f"{name}: expected at least 1, got {size}.")
-        if nonlinearity not in NONLINEARITIES:
-            raise ValueError(f"nonlinearity: expected one of {NONLINEARITIES}, got {nonlinearity!r}.")
+        check_activation(nonlinearity, negative_slope)
         if not 0 <= dropout <= 1:
             raise ValueError(f"dropout: expected a share from 0 to 1, got {dropout}.")
-        if not 0 <= negative_slope < math.inf:
-            raise ValueError(f"negative_slope: expected a finite number, at least 0, got {negative_slope}.")
         super().__init__()
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.nonlinearity, self.negative_slope = nonlinearity, negative_slope

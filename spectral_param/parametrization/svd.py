@@ -52,7 +52,6 @@ class SVDParametrization(nn.Module):
         layout: which trained tensors there are.
         kept_weight: W between reads in evaluation without gradients.
         is_off: whether what was trained on a frozen base is left out for the time being.
-        factors_are_assigned: whether the last checkpoint brought the trained tensors themselves (``assign=True``).
         parametrization_list: what stands in the module and has the trained tensors; set by :meth:`attach`.
         parameter_order: the names of the module's parameters before any of them was registered; set there too.
 
@@ -64,8 +63,6 @@ class SVDParametrization(nn.Module):
         >>> name, p.shape, p.reflectors, p.sigma.shape
         ('weight', (4, 6), (2, 2), torch.Size([4]))
     """
-
-    factors_are_assigned: bool = False
 
     def __init__(
         self,
@@ -383,17 +380,10 @@ class SVDParametrization(nn.Module):
     def _trained_dtype(self) -> torch.dtype:
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if hasattr(destination, "_metadata"):  # factors do not tell it: those of half a W are float32
-            destination._metadata[prefix[:-1]] |= {"dtype": str(self.dtype), "factors": str(self.factors[0].dtype)}
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any) -> None:
+    def _load_from_state_dict(self, *args: Any) -> None:
         """Takes note of factors, loaded just before, that were assigned in another dtype: W comes out in it."""
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+        super()._load_from_state_dict(*args)
         dtype = self.factors[0].dtype
-        if self.factors_are_assigned and local_metadata.get("factors") == str(dtype):  # else they were cast since
-            self.dtype = getattr(torch, local_metadata["dtype"].removeprefix("torch."))
         if dtype.itemsize < 4 or (dtype == torch.float64) != (self.dtype == torch.float64):
             self.dtype = dtype
 

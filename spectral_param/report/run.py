@@ -67,8 +67,8 @@ class Run:
                     self.loss = steps, values[:, 0]
             elif "described" in state:
                 self.sigma[name] = steps, values
-                read = [history.readings(name)[i] for i in np.flatnonzero(there)]
-                rows = [row.double().numpy() for row in read if row is not None]
+                read = [row for row in history.readings(name) if row is not None and not row.isnan().all()]
+                rows = [row.double().numpy() for row in read]
                 self.margins[name] = steps, np.array([np.abs(row - state["center"]).max() for row in rows])
                 described = state["described"].get(name, {})
                 blocks = torch.as_tensor(rows[-1]).reshape(described.get("blocks", 1), -1)

@@ -37,13 +37,24 @@ class SVDList(ParametrizationList):
         watch.tell(self)  # and lets go of what nobody holds, or torch could not swap what it was computed from
         return super()._apply(*args, **kwargs)
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Notes the dtype of W beside that of the trained tensors, which are float32 for half a W."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            dtypes = {"dtype": str(self._svd.dtype), "factors": str(self._svd.factors[0].dtype)}
+            destination._metadata[prefix[:-1]] |= dtypes
+
     def _load_from_state_dict(self, state_dict: Any, prefix: str, metadata: dict[str, Any], *args: Any) -> None:
-        """Loads the trained tensors, before what the parametrization, which stands below, has besides."""
+        """Loads the trained tensors; where they are assigned W comes out in its dtype, unless they were cast since."""
         watch.forget(self)
         super()._load_from_state_dict(state_dict, prefix, metadata, *args)
-        parametrization: Any = self[0]
-        is_there = f"{prefix}original0" in state_dict
-        parametrization.factors_are_assigned = is_there and metadata.get("assign_to_params_buffers", False)
+        is_assigned = metadata.get("assign_to_params_buffers") and f"{prefix}original0" in state_dict
+        if is_assigned and metadata.get("factors") == str(self._svd.factors[0].dtype):
+            self._svd.dtype = getattr(torch, metadata["dtype"].removeprefix("torch."))
+
+    @property
+    def _svd(self) -> Any:
+        return self[0]
 
     def _refusal(self, module: nn.Module) -> str:
         name = type(module).__name__.lstrip("_")
