@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
 import statistics
 import subprocess
@@ -147,7 +148,7 @@ def _races(quick: bool) -> dict[str, tuple[Callable[[], nn.Module], Callable[[],
         for m in (16, n):
             for kind in ("RNN", "LSTM"):
                 options = {"nonlinearity": "relu"} if kind == "RNN" else {}
-                peer = lambda n=n, kind=kind, options=options: getattr(nn, kind)(3, n, **options)  # noqa: E731
+                peer = functools.partial(getattr(nn, kind), 3, n, **options)
                 races[f"SpectralRNN {n}, T = {steps}, m = {m}, over nn.{kind}"] = _rnn(n, m), peer, (steps, 128, 3)
     return races
 

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from lightning.pytorch import Callback, Trainer
 from torch import nn
 
-from spectral_param.callbacks.private import AVERAGING, average_of
+from spectral_param.callbacks.private import AVERAGING, average_of, callbacks_of
 
 
 def averaging_callbacks(trainer: Trainer) -> list[Callback]:
     """The callbacks of a Trainer that average weights."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set from outside
-    return [callback for callback in callbacks if isinstance(callback, AVERAGING)]
+    return callbacks_of(trainer, *AVERAGING)
 
 
 def averaged_models(trainer: Trainer) -> Iterator[nn.Module]:

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from spectral_param.callbacks.histograms import write_histograms
 from spectral_param.callbacks.logging import write
 from spectral_param.callbacks.patterns import hint_at_rates, warn_unmatched, warn_unpruned, warn_untrained
-from spectral_param.callbacks.private import current_step
+from spectral_param.callbacks.private import callbacks_of, current_step
 from spectral_param.callbacks.recorder import Recorder
 from spectral_param.callbacks.sharded_sigma import has_flat_shards, trained_singular_values
 from spectral_param.report.history import LOSS
-from spectral_param.report.watch import Watch
+from spectral_param.report.watch import Watch, to_keep
 from spectral_param.spectrum.operator import Images
 from spectral_param.spectrum.patterns import parametrized_weights, plain_weights
 from spectral_param.spectrum.statistics import STATISTICS
@@ -147,8 +147,7 @@ class SpectralMonitor(Recorder):
             )
         warn_untrained(pl_module, trainer.optimizers)
         warn_unpruned(trainer, pl_module)
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set from outside
-        if next(one for one in callbacks if isinstance(one, SpectralMonitor)) is self:
+        if callbacks_of(trainer, SpectralMonitor)[0] is self:
             hint_at_rates(pl_module, trainer.optimizers)
         warn_unmatched("weights", self.weights, parametrized_weights(pl_module, self.weights), "weight in SVD form")
         warn_unmatched("dense", self.dense, plain_weights(pl_module, self.dense), "plain weight")
@@ -183,14 +182,15 @@ class SpectralMonitor(Recorder):
         if isinstance(outputs, dict) and "loss" in outputs:
             loss = outputs["loss"].detach() * trainer.accumulate_grad_batches
             self._pending[LOSS] = trainer.strategy.reduce(loss, reduce_op="mean")
-        self.history.record(current_step(trainer), self._pending)
+        self.history.record(current_step(trainer), to_keep(self._pending, self.described))
         self._pending = None
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reads what training arrived at."""
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Reads what training arrived at, averages included, which take the weights' place when training ends."""
         reading = self.read(trainer, pl_module)
         write(trainer, self.summary(reading))
-        self.history.record(current_step(trainer), reading)
+        self.history.record(current_step(trainer), to_keep(reading, self.described))
+        super().on_fit_end(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
         """The history and what the weights are, as CPU tensors and plain values."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelPruning
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
 from torch.optim import Optimizer
 
+from spectral_param.callbacks.private import callbacks_of
 from spectral_param.optimizers import STEP_RATES
 from spectral_param.parametrization.step_rates import ADAM
 from spectral_param.spectrum.patterns import matches, parametrized_weights
@@ -71,9 +72,8 @@ def warn_unpruned(trainer: Trainer, model: nn.Module) -> None:
     Warns:
         UserWarning: that names these weights.
     """
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set from outside
     weights = parametrized_weights(model, ["*"])
-    if weights and any(isinstance(callback, ModelPruning) for callback in callbacks):
+    if weights and callbacks_of(trainer, ModelPruning):
         rank_zero_warn(
             f"ModelPruning passes over {', '.join(weights)}, which are computed from factors: prune them after "
             "remove_svd_parametrization."

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from lightning.pytorch import Callback, Trainer, callbacks
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 since_2_6 = getattr(callbacks, "WeightAveraging", None)
 AVERAGING: tuple[type[Callback], ...] = tuple(filter(None, (callbacks.StochasticWeightAveraging, since_2_6)))
 """Lightning's callbacks that average weights."""
+CallbackT = TypeVar("CallbackT")
+
+
+def callbacks_of(trainer: Trainer, *kinds: type[CallbackT]) -> list[CallbackT]:
+    """The callbacks of a Trainer that are of some kind, in their order."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set from outside
+    return [callback for callback in callbacks if isinstance(callback, kinds)]
 
 
 def current_step(trainer: Trainer) -> int:
@@ -23,8 +31,9 @@ def logs_now(trainer: Trainer) -> bool:
 
 
 def average_of(callback: Callback) -> nn.Module | None:
-    """The average that a callback keeps of the model, once it does."""
+    """The average that a callback keeps of the model, once it does; its weights have the names of the model's."""
     average: Any = getattr(callback, "_average_model", None)
+    average = average.module if isinstance(average, AveragedModel) else average
     return average if isinstance(average, nn.Module) else None
 
 

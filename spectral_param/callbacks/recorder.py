@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from spectral_param.callbacks.logging import write
-from spectral_param.callbacks.private import current_step
+from spectral_param.callbacks.private import callbacks_of, current_step
 from spectral_param.callbacks.publish import publish
 from spectral_param.report import recorder
 from spectral_param.report.history import History
@@ -95,10 +95,9 @@ class Recorder(Callback):
         self._last_due = None
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Writes the page about the run, the first of several monitors for all of them."""
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set from outside
-        monitors = [callback for callback in callbacks if isinstance(callback, Recorder)]
-        if not trainer.loggers or self is not next((monitor for monitor in monitors if monitor.report), None):
+        """Writes the page about the run, the last of several monitors for all of them."""
+        monitors = callbacks_of(trainer, Recorder)
+        if not trainer.loggers or self is not monitors[-1] or not any(monitor.report for monitor in monitors):
             return
         folder = trainer.log_dir  # asked on every rank, being a broadcast
         if folder is not None and trainer.is_global_zero:

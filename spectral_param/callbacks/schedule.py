@@ -12,14 +12,17 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from spectral_param.callbacks.averages import averaged_models
 from spectral_param.callbacks.patterns import warn_unmatched
-from spectral_param.callbacks.private import current_step
+from spectral_param.callbacks.private import callbacks_of, current_step
 from spectral_param.parametrization.svd import SVDParametrization
-from spectral_param.sigma import Band
+from spectral_param.sigma import Band, SigmaMap
 from spectral_param.sigma.level import finite, number
 from spectral_param.spectrum.patterns import as_patterns, parametrized_weights
+from spectral_param.spectrum.schedule_free import hold_
 from spectral_param.torch_state.precision import wide
 
 Schedule = Mapping[int, float] | Callable[[int], float]
@@ -31,11 +34,13 @@ class BandSchedule(Callback):
 
     σ stays where it is when the band changes: the raw numbers are found anew for the new band, W with them by rounding
     alone, which raw numbers in half precision, as under ``precision="bf16-true"``, have more of at each move. Only a σ
-    that the new band leaves outside moves, to 2 % of the width inside the edge. The optimizer's
-    moments are left alone; dσ/draw grows with the radius, to which Adam adapts.
+    that the new band leaves outside moves, to 2 % of the width inside the edge. Averages of the model that Lightning's
+    callbacks or a schedule-free optimizer keep move along. The optimizer's moments are left alone; dσ/draw grows with
+    the radius, to which Adam adapts.
 
-    Checkpoints hold the present bands in this callback's state, and the Trainer puts them back wherever it loads one:
-    fit, validate, test and predict. A model loaded without a Trainer has the band that its code gives it, unless it was
+    Checkpoints hold the present bands, in this callback's state and beside the weights, and the Trainer puts them back
+    wherever it loads one: fit, validate, test and predict, of a checkpoint with ``save_weights_only=True`` too. A model
+    loaded without this callback has the band that its code gives it, and warns where that is another, unless it was
     given as a tensor, say ``Band(torch.full((k,), 0.01))``, which is saved with the model. ``torch.compile`` compiles
     anew for every new number but not for tensors.
 
@@ -124,21 +129,22 @@ class BandSchedule(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Moves the bands on, counting epochs."""
         if self.interval == "epoch":
-            self._move_on(pl_module, trainer.current_epoch)
+            self._move_on(trainer, pl_module, trainer.current_epoch)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Moves the bands on, counting steps."""
         if self.interval == "step":
-            self._move_on(pl_module, current_step(trainer))
+            self._move_on(trainer, pl_module, current_step(trainer))
 
-    def _move_on(self, model: nn.Module, time: int) -> None:
+    def _move_on(self, trainer: Trainer, model: nn.Module, time: int) -> None:
         levels = {
             name: _checked(name, value_at(schedule, time), time)
             for name, schedule in (("radius", self.radius), ("center", self.center))
             if schedule is not None
         }
         chosen = _banded(model, self.weights)
-        move_bands_([*chosen.values()], levels)
+        averages = (_banded(average, self.weights) for average in averaged_models(trainer))
+        move_bands_([p for banded in (chosen, *averages) for p in banded.values()], levels, trainer.optimizers)
         self._bands = dict.fromkeys(chosen, levels)
 
     def state_dict(self) -> dict[str, Any]:
@@ -148,10 +154,10 @@ class BandSchedule(Callback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Puts the bands back that the loaded raw numbers belong to."""
         self._bands = checkpoint.get("callbacks", {}).get(self.state_key, {}).get("bands", {})
-        for name, parametrization in _banded(pl_module, self.weights).items():
-            _set(parametrization.sigma_map, self._bands.get(name, {}))
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set from outside
-        schedules = [callback for callback in callbacks if isinstance(callback, BandSchedule)]
+        for model in (pl_module, *averaged_models(trainer)):
+            for name, parametrization in _banded(model, self.weights).items():
+                _set(parametrization.sigma_map, self._bands.get(name, {}))
+        schedules = callbacks_of(trainer, BandSchedule)
         if schedules[-1] is self:  # what one of several has moved the others put back as well
             for name, parametrization in _banded(pl_module, [p for s in schedules for p in s.weights]).items():
                 parametrization.sigma_map.warn_of_others(name)
@@ -184,19 +190,34 @@ def _checked(name: str, value: Any, time: float) -> float:
 
 
 @torch.no_grad()
-def move_bands_(parametrizations: Sequence[SVDParametrization], levels: Mapping[str, float]) -> None:
+def move_bands_(
+    parametrizations: Sequence[SVDParametrization], levels: Mapping[str, float], optimizers: Sequence[Optimizer] = ()
+) -> None:
     """Gives bands another radius or center and keeps σ where it is, in place; σ outside move just inside.
 
     Args:
         parametrizations: of weights whose σ map is a ``Band``.
         levels: ``{"radius": r}``, ``{"center": c}`` or both.
+        optimizers: of the training. Where one averages by itself, σ stays at the two points that it averages.
     """
     moved = [p for p in parametrizations if any(_differs(getattr(p.sigma_map, n), v) for n, v in levels.items())]
-    held = [(p.sigma_map, raw, p.sigma_map(wide(raw))) for p in moved if (raw := p.raw_sigma) is not None]
-    for band, _, _ in held:
-        _set(band, levels)
-    for band, raw, sigma in held:
-        raw.copy_(band.recover(sigma))
+    before = [{name: _held(getattr(p.sigma_map, name)) for name in levels} for p in moved]
+    for parametrization, present in zip(moved, before, strict=True):
+        if (raw := parametrization.raw_sigma) is not None:
+            hold_(raw, optimizers, partial(_express_anew_, parametrization.sigma_map, raw, present, levels))
+
+
+def _held(level: float | Tensor) -> float | Tensor:
+    return level.clone() if isinstance(level, Tensor) else level
+
+
+def _express_anew_(
+    band: SigmaMap, raw: Tensor, before: Mapping[str, float | Tensor], levels: Mapping[str, float]
+) -> None:
+    _set(band, before)
+    sigma = band(wide(raw))
+    _set(band, levels)
+    raw.copy_(band.recover(sigma))
 
 
 def _banded(model: nn.Module, patterns: Sequence[str]) -> dict[str, SVDParametrization]:
@@ -214,10 +235,10 @@ def _differs(level: float | Tensor, value: float) -> bool:
     return bool(differs.any()) if isinstance(differs, Tensor) else differs
 
 
-def _set(band: nn.Module, levels: Mapping[str, float]) -> None:
+def _set(band: nn.Module, levels: Mapping[str, float | Tensor]) -> None:
     for name, value in levels.items():
         present = getattr(band, name)
         if isinstance(present, Tensor):
-            present.fill_(value)
+            present.copy_(torch.as_tensor(value))
         else:
             setattr(band, name, value)

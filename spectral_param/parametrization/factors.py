@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from spectral_param.functional.reflectors import pack
 from spectral_param.sizes import Sizes, packed_size
+
+T = TypeVar("T")
 
 
 class Layout(NamedTuple):
@@ -37,18 +40,24 @@ class Layout(NamedTuple):
 
     def pack(self, u: Tensor, raw: Tensor, v: Tensor) -> list[Tensor]:
         """The trained tensors from dense reflectors of all blocks, (chunks, n, m), and raw σ, (chunks, k)."""
-        parts = (part if self.chunks > 1 else part[0] for part in (pack(u), raw, pack(v)))
-        return [part for part, place in zip(parts, self.places, strict=True) if place >= 0]
+        return self.of_those_there(part if self.chunks > 1 else part[0] for part in (pack(u), raw, pack(v)))
 
     def empty(self, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
         """Trained tensors with nothing in them."""
         p, q, m1, m2 = self.sizes
         lengths = packed_size(p, m1), self.sizes.k, packed_size(q, m2)
-        return [
-            torch.empty(*self.lead, length, device=device, dtype=dtype)
-            for length, place in zip(lengths, self.places, strict=True)
-            if place >= 0
-        ]
+        return [torch.empty(*self.lead, length, device=device, dtype=dtype) for length in self.of_those_there(lengths)]
+
+    def of_those_there(self, each: Iterable[T]) -> list[T]:
+        """Of what there is for U, for raw σ and for V, that of the trained tensors which are not missing."""
+        return [one for one, place in zip(each, self.places, strict=True) if place >= 0]
+
+    @property
+    def sides(self) -> list[Side]:
+        """The trained tensors of reflectors."""
+        (p, q, m1, m2), (at_u, _, at_v) = self.sizes, self.places
+        both = Side("U", at_u, p, m1, self.chunks), Side("V", at_v, q, m2, self.chunks)
+        return [side for side in both if side.m]
 
 
 class Side(NamedTuple):
@@ -83,6 +92,6 @@ def layout_of(sizes: Sizes, chunks: int, trains_sigma: bool) -> Layout:
         >>> [tuple(t.shape) for t in layout_of(Sizes(4, 3, 2, 1), 5, False).empty(torch.float32, torch.device("cpu"))]
         [(5, 7), (5, 3)]
     """
-    present = (sizes.m1 > 0, trains_sigma, sizes.m2 > 0)
-    u, sigma, v = (sum(present[:i]) if here else -1 for i, here in enumerate(present))
-    return Layout(sizes, chunks, (u, sigma, v))
+    present = sizes.m1 > 0, trains_sigma, sizes.m2 > 0
+    u, raw, v = (sum(present[:i]) if here else -1 for i, here in enumerate(present))
+    return Layout(sizes, chunks, (u, raw, v))

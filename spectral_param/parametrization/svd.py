@@ -255,9 +255,7 @@ class SVDParametrization(nn.Module):
     @property
     def sides(self) -> list[Side]:
         """The factors that are reflectors."""
-        (p, q), (m1, m2), (at_u, _, at_v) = self.shape, self.reflectors, self.layout.places
-        both = Side("U", at_u, p, m1, self.chunks), Side("V", at_v, q, m2, self.chunks)
-        return [side for side in both if side.m]
+        return self.layout.sides
 
     @property
     def raw_sigma(self) -> Tensor | None:

@@ -14,7 +14,7 @@ from spectral_param.functional.reflectors import of_unit_length
 from spectral_param.functional.turned import TurnedFactor, thin_change
 from spectral_param.functional.ways import Way
 from spectral_param.parametrization.blocks import Matrices
-from spectral_param.parametrization.factors import Layout
+from spectral_param.parametrization.factors import layout_of
 from spectral_param.parametrization.kept_weight import KeptWeight
 from spectral_param.parametrization.mismatch import warn_of_moved_sigma
 from spectral_param.parametrization.remaining import RemainingSpectrum
@@ -79,9 +79,7 @@ class TurnedParametrization(SVDParametrization):
         self.rank = rank
         self.is_quantized = False
         self.times_off = 0  # how many have it switched off
-        present = reflectors[0] > 0, rank > 0 and sigma_map.trained, reflectors[1] > 0
-        u, raw, v = (sum(present[:i]) if here else -1 for i, here in enumerate(present))
-        self.layout = Layout(self.sizes, self.chunks, (u, raw, v))
+        self.layout = layout_of(self.sizes, self.chunks, rank > 0 and sigma_map.trained)
         for name, shape in (("left", (matrices.p, rank)), ("right", (matrices.q, rank)), ("start", (rank,))):
             self.register_buffer(name, torch.empty(*self.layout.lead, *shape, dtype=self._trained_dtype))
         self._remaining = RemainingSpectrum()
@@ -177,7 +175,7 @@ class TurnedParametrization(SVDParametrization):
         self.left, self.start, self.right = left, start, right
         raw = self.sigma_map.inverse(start).clone() if self.rank else start.clone()  # trained, unlike the start
         parts = _pairs(*lead, p, m1, like=start), raw, _pairs(*lead, q, m2, like=start)
-        return [part for part, place in zip(parts, self.layout.places, strict=True) if place >= 0] + [base]
+        return [*self.layout.of_those_there(parts), base]
 
     # -------------------------------------------------------------------------------------------------------- reading
 

@@ -89,6 +89,8 @@ class History:
             self.steps.pop()
             self._rows.pop()
             self._seen = len(self.steps) * self._stride
+        if not self.steps:
+            self._stride, self._seen = 1, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Everything as tensors and plain numbers, loadable with ``weights_only=True``."""

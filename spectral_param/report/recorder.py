@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.report.history import LOSS, History
-from spectral_param.report.watch import Watch
+from spectral_param.report.watch import Watch, to_keep
 from spectral_param.spectrum.operator import Images
 from spectral_param.spectrum.statistics import STATISTICS
 
@@ -129,7 +129,7 @@ class SpectralRecorder:
         from spectral_param.report.page import FILE_NAME, write_report  # these load what training does without
         from spectral_param.report.run import Run
 
-        self.history.record(self.steps, self.watch.read(self.model))
+        self.history.record(self.steps, to_keep(self.watch.read(self.model), self.described))
         path = Path(path)
         run = Run(name=path.stem if path.suffix else path.name, settings=settings or {})
         run.add_state(self.state_dict())
@@ -166,7 +166,8 @@ class SpectralRecorder:
         """Takes a reading where it is time; the numbers to log."""
         self._pending, numbers = None, dict[str, float]()
         if self.steps % self.every_n_steps == 0:
-            self._pending, numbers = self.watch.take(self.model)
+            readings, numbers = self.watch.take(self.model)
+            self._pending = to_keep(readings, self.described)
         return numbers
 
     def _log(self, numbers: dict[str, float]) -> None:

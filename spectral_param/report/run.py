@@ -72,7 +72,10 @@ class Run:
                 self.margins[name] = steps, np.array([np.abs(row - state["center"]).max() for row in rows])
                 described = state["described"].get(name, {})
                 blocks = torch.as_tensor(rows[-1]).reshape(described.get("blocks", 1), -1)
-                self.weights[name] = {**described, **spectral_statistics(blocks, state["center"])}
+                numbers = spectral_statistics(blocks, state["center"])
+                kept = blocks.shape[-1]
+                numbers["effective_rank"] *= described.get("values", kept) / kept
+                self.weights[name] = {**described, **numbers}
             elif name in state["times"]:
                 times = np.asarray(state["times"][name], dtype=np.float64)
                 ordered = [i for i in np.argsort(times) if times[i] >= 0]

@@ -164,8 +164,7 @@ class Watch:
             sigma = dense_singular_values(module, weight, self._chunks(model, name))
             readings |= zip(names, sigma.reshape(len(names), -1, sigma.shape[-1]), strict=True)
         for name, (module, image) in (on_images if with_plain else {}).items():
-            sigma = operator_sigma(module, weight_of(module, "weight"), image)
-            readings[name] = sigma[:, torch.linspace(0, sigma.shape[1] - 1, min(KEPT, sigma.shape[1])).round().long()]
+            readings[name] = operator_sigma(module, weight_of(module, "weight"), image)
         return readings
 
     def summary(self, readings: dict[str, Tensor]) -> dict[str, float]:
@@ -237,6 +236,24 @@ class Watch:
         if not gates or blocks not in (None, len(gates)):
             return [name]
         return [f"{name}.{gate}" for gate in gates]
+
+
+def to_keep(readings: dict[str, Tensor], described: dict[str, dict[str, Any]]) -> dict[str, Tensor]:
+    """What a history keeps of readings: of operators with many σ some, of which ``described`` then says how many.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.report.watch import to_keep
+        >>> described = {"0.weight": {"operator": "64×64"}}
+        >>> to_keep({"0.weight": torch.linspace(2, 1, 4096).unsqueeze(0)}, described)["0.weight"].shape, described
+        (torch.Size([1, 1024]), {'0.weight': {'operator': '64×64', 'values': 4096}})
+    """
+    kept = dict(readings)
+    for name, sigma in readings.items():
+        if "operator" in described.get(name, {}) and (count := sigma.shape[-1]) > KEPT:
+            described[name]["values"] = count
+            kept[name] = sigma[:, torch.linspace(0, count - 1, KEPT).round().long()]
+    return kept
 
 
 def _described(parametrization: SVDParametrization) -> dict[str, Any]:

@@ -85,14 +85,20 @@ class SigmaMap(nn.Module):
             >>> Bounded(2.0).identity
             'Interval(low=0.0, high=2.0)'
         """
-        formula = next(cls for cls in type(self).__mro__ if "forward" in vars(cls)).__name__
-        numbers = {name: value for name, value in vars(self).items() if type(value) in (int, float)}
-        return f"{formula}({', '.join(f'{name}={value}' for name, value in numbers.items())})"
+        return f"{self._formula}({', '.join(f'{name}={value}' for name, value in self._numbers.items())})"
+
+    @property
+    def _formula(self) -> str:
+        return next(cls for cls in type(self).__mro__ if "forward" in vars(cls)).__name__
+
+    @property
+    def _numbers(self) -> dict[str, float]:
+        return {name: value for name, value in vars(self).items() if type(value) in (int, float)}
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if hasattr(destination, "_metadata"):
-            destination._metadata[prefix[:-1]]["sigma_map"] = self.identity
+            destination._metadata[prefix[:-1]] |= {"sigma_map": self.identity, "sigma_numbers": self._numbers}
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any
@@ -100,7 +106,10 @@ class SigmaMap(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
         self._are_lost = self._are_lost and any(f"{prefix}{name}" not in state_dict for name in self._buffers)
         self.loaded_from = local_metadata.get("sigma_map", self.identity)
-        if not self.follows_schedule:
+        if self.follows_schedule:
+            if self.loaded_from.startswith(f"{self._formula}("):
+                vars(self).update(local_metadata.get("sigma_numbers", {}))
+        else:
             weight = prefix.replace("parametrizations.", "").removesuffix(".0.sigma_map.")
             self.warn_of_others(weight or "sigma")
 

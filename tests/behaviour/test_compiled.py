@@ -127,7 +127,9 @@ def test_transforms_within_a_compiled_function(m):
     x, t = torch.randn(2, 16, 32, dtype=torch.float64)
 
     def transformed(x):
-        loss = lambda x: layer(x).square().sum()  # noqa: E731
+        def loss(x):
+            return layer(x).square().sum()
+
         return torch.func.grad(loss)(x), torch.vmap(lambda x: layer(x))(x), torch.func.jvp(layer, (x,), (t,))[1]
 
     torch.testing.assert_close(compiled(transformed)[0](x), transformed(x))

@@ -12,6 +12,7 @@ from torch import Tensor
 from spectral_param.functional.native.library import LANES, in_memory, is_loaded, is_plain, library
 from spectral_param.sizes import packed_size
 from spectral_param.torch_state.modes import has_numbers
+from spectral_param.torch_state.private import address
 
 LARGEST = 256
 """Beyond, the products of torch make up for what it costs to call them, above all on several threads."""
@@ -35,9 +36,9 @@ def weight(u: Tensor, sigma: Tensor, v: Tensor, sizes: Sequence[int]) -> tuple[T
             raise ValueError(f"{name}: expected shape {(*lead, length)}, got {tuple(tensor.shape)}.")
     u, sigma, v = map(in_memory, (u, sigma, v))
     w = sigma.new_empty(*lead, p, q)
-    kept = sigma.new_empty(*lead, _call("low_rank_kept", (), sizes))
+    kept = sigma.new_empty(*lead, _call("low_rank_kept", (), (), sizes))
     if has_numbers(w):
-        _call("low_rank_forward", (u, sigma, v, w, kept), (lead.numel(), *sizes))
+        _call("low_rank_forward", (u, sigma, v), (w, kept), (lead.numel(), *sizes))
     return w, kept
 
 
@@ -49,14 +50,14 @@ def weight_gradients(
     d_u, d_sigma, d_v = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, sigma, v))
     count = sigma.shape[:-1].numel()
     if has_numbers(grad):
-        _call("low_rank_backward", (grad, sigma, kept, d_u, d_sigma, d_v), (count, *sizes))
+        _call("low_rank_backward", (grad, sigma), (kept, d_u, d_sigma, d_v), (count, *sizes))
     return d_u, d_sigma, d_v
 
 
-def _call(name: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> Any:
+def _call(name: str, read: Sequence[Tensor], written: Sequence[Tensor], numbers: Sequence[int]) -> Any:
     """Calls a function of the library, which fills tensors or, without any, returns a number."""
     function = getattr(library(), name)
     if function.argtypes is None:
-        function.argtypes = [c_void_p] * len(tensors) + [c_int64] * len(numbers)
-        function.restype = None if tensors else c_int64
-    return function(*(tensor.data_ptr() for tensor in tensors), *numbers)
+        function.argtypes = [c_void_p] * (len(read) + len(written)) + [c_int64] * len(numbers)
+        function.restype = None if written else c_int64
+    return function(*map(address, read), *(tensor.data_ptr() for tensor in written), *numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ctypes import Structure, byref, c_bool, c_float, c_int64, c_void_p
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spectral_param.functional.native.library import LANES, in_memory, is_loaded, is_plain, library
+from spectral_param.torch_state.private import address
 
 FEWEST = 32
 """Rows, of all steps, for which it pays to lay W out in panels."""
@@ -79,7 +81,7 @@ def run(
     states[0] = h0
     inner = None if way.thin is None else x.new_empty(*x.shape[:2], way.thin.shape[1])
     given = {"x": in_memory(x), "input_weight": in_memory(m.mT), "bias": None if b is None else in_memory(b)}
-    _call("scan_forward", x, way, phi, slope, {**given, "states": states, "inner": inner})
+    _call("scan_forward", x, way, phi, slope, given, {"states": states, "inner": inner})
     return states, inner
 
 
@@ -122,7 +124,7 @@ def run_back(
         inner = F.pad(inner, (0, -inner.shape[-1] % LANES))
     read = {"x": x, "states": states, "inner": inner, "last": last, "extra": extra}
     given = {name: None if tensor is None else in_memory(tensor) for name, tensor in read.items()}
-    _call("scan_backward", x, way, phi, slope, {**given, "deltas": deltas, "first": first, **parts})
+    _call("scan_backward", x, way, phi, slope, given, {"deltas": deltas, "first": first, **parts})
     sums = {name: part.sum(0) if threads > 1 else part[0] for name, part in parts.items()}
     across, thin = sums["d_across"][:, : n if rank is None else rank], sums["d_thin"][:, :rank]
     return Sums(deltas, first, across, thin, sums["d_sigma"], sums["d_input"].mT, sums["d_bias"])
@@ -137,10 +139,19 @@ def _filled(way: Recurrence) -> Recurrence:
     return Recurrence(in_memory(across), in_memory(sigma), in_memory(F.pad(thin, (0, more))))
 
 
-def _call(name: str, x: Tensor, way: Recurrence, phi: int, slope: float, pointers: dict[str, Tensor | None]) -> None:
+def _call(
+    name: str,
+    x: Tensor,
+    way: Recurrence,
+    phi: int,
+    slope: float,
+    read: Mapping[str, Tensor | None],
+    written: Mapping[str, Tensor | None],
+) -> None:
     steps, batch, inputs = x.shape
     rank, n = way.across.shape
-    tensors = {**pointers, **way._asdict()}
+    pointers = {name: address(tensor) for name, tensor in {**read, **way._asdict()}.items() if tensor is not None}
+    pointers |= {name: tensor.data_ptr() for name, tensor in written.items() if tensor is not None}
     scan = _Scan(
         steps,
         batch,
@@ -151,7 +162,7 @@ def _call(name: str, x: Tensor, way: Recurrence, phi: int, slope: float, pointer
         phi,
         min(torch.get_num_threads(), batch),
         slope,
-        **{name: tensor.data_ptr() for name, tensor in tensors.items() if tensor is not None},
+        **pointers,
     )
     function = getattr(library(), name)
     function.restype = c_bool

@@ -6,6 +6,7 @@ It is known by where it stands, since torch and others write to a weight in ways
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import NamedTuple
 
 import torch
@@ -51,14 +52,14 @@ def refuse_to_lend(owner: str, tensor_name: str) -> None:
         owner: the plain class of the module.
         tensor_name: the weight.
     """
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     for _ in range(3):
+        if frame is None:
+            return
         if frame.f_globals.get("__name__", "").startswith(_PLACES):
             for caller in _LENDS_NOT:
                 if _is(frame, caller):
                     raise ValueError(_message(owner, tensor_name, frame, caller))
-        if frame.f_back is None:
-            return
         frame = frame.f_back
 
 
@@ -69,12 +70,12 @@ def refuse_to_swap(owner: str, tensor_name: str) -> None:
         owner: the plain class of the module.
         tensor_name: the weight.
     """
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     for _ in range(6):  # classes and parameters have a setattr of their own between
+        if frame is None:
+            return
         if _is(frame, _SWAPS):
             raise ValueError(_message(owner, tensor_name, frame, _SWAPS))
-        if frame.f_back is None:
-            return
         frame = frame.f_back
 
 
@@ -89,15 +90,15 @@ def refuse_onnx() -> None:
         )
 
 
-def _is(frame: object, caller: _Caller) -> bool:
-    name = frame.f_globals.get("__name__", "")  # type: ignore[attr-defined]
+def _is(frame: FrameType, caller: _Caller) -> bool:
+    name: str = frame.f_globals.get("__name__", "")
     found = name.startswith(caller.module) if caller.module.endswith(".") else name == caller.module
-    return found and (not caller.functions or frame.f_code.co_name in caller.functions)  # type: ignore[attr-defined]
+    return found and (not caller.functions or frame.f_code.co_name in caller.functions)
 
 
-def _message(owner: str, tensor_name: str, frame: object, caller: _Caller) -> str:
-    while frame.f_code.co_name.startswith("<"):  # type: ignore[attr-defined]  # a comprehension
-        frame = frame.f_back  # type: ignore[attr-defined]
-    function = frame.f_code.co_name  # type: ignore[attr-defined]
+def _message(owner: str, tensor_name: str, frame: FrameType, caller: _Caller) -> str:
+    while frame.f_code.co_name.startswith("<") and frame.f_back is not None:  # a comprehension
+        frame = frame.f_back
+    function = frame.f_code.co_name
     remedy = caller.remedy.format(name=owner, tensor_name=tensor_name)
     return f"{tensor_name}: {owner}'s is computed from its SVD, and {function} would have no effect on it; {remedy}."

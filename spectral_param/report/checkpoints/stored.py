@@ -71,7 +71,7 @@ def stored_tensors(path: str | Path) -> dict[str, Stored]:
         return dict(_of_index(path))
     if path.suffix == ".safetensors":
         return {
-            name: Stored(entry.shape, entry.dtype, lambda entry=entry: read_tensor(path, entry))  # type: ignore[misc]
+            name: Stored(entry.shape, entry.dtype, partial(read_tensor, path, entry))
             for name, entry in layout_of(path).items()
         }
     return {name: _in_memory(path, name, tensor) for name, tensor in _tensors_in(_loaded(path))}

@@ -19,6 +19,7 @@ from spectral_param import (
 from spectral_param.callbacks import SpectralClip
 from spectral_param.callbacks.clip import project_
 from spectral_param.parametrization.blocks import matrices_of
+from tests.spectral_param.callbacks.schedule_free import ScheduleFree
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
 from tests.versions import averaging_steps
 
@@ -281,41 +282,6 @@ def test_averages_of_plain_weights_that_may_not_shrink_are_refused(tmp_path, ave
     with pytest.raises(ValueError, match=r"^project_dense: expected min=0 beside \w+WeightAveraging"):
         trainer(tmp_path, averaging(), clip).fit(Regression(), vectors())
     trainer(tmp_path, averaging(), SpectralClip(max=0.8, project_dense=True), max_epochs=2).fit(Regression(), vectors())
-
-
-class ScheduleFree(torch.optim.Optimizer):
-    """SGD after Defazio et al. (2024): steps z along gradients at y = (1 - β) z + β x, where x is the mean of all z."""
-
-    def __init__(self, parameters, lr, betas=(0.9, 0.999)):
-        super().__init__(parameters, {"lr": lr, "betas": betas, "train_mode": False, "k": 0})
-
-    def eval(self):
-        self._turn(False, lambda beta: 1 - 1 / beta)
-
-    def train(self):
-        self._turn(True, lambda beta: 1 - beta)
-
-    @torch.no_grad()
-    def _turn(self, train_mode, weight):
-        for group in self.param_groups:
-            for parameter in group["params"] if group["train_mode"] is not train_mode else ():
-                if "z" in self.state[parameter]:
-                    parameter.lerp_(self.state[parameter]["z"], weight(group["betas"][0]))
-            group["train_mode"] = train_mode
-
-    @torch.no_grad()
-    def step(self, closure):
-        with torch.enable_grad():
-            loss = closure()
-        for group in self.param_groups:
-            group["k"] += 1
-            beta = group["betas"][0]
-            for parameter in group["params"]:
-                z = self.state[parameter].setdefault("z", parameter.clone())
-                x = parameter.lerp(z, 1 - 1 / beta)
-                z.sub_(parameter.grad, alpha=group["lr"])
-                parameter.copy_(x.lerp_(z, 1 / group["k"]).lerp_(z, 1 - beta))
-        return loss
 
 
 def schedule_free_kinds():

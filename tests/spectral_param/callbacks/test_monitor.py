@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
@@ -37,6 +37,17 @@ def test_reads_the_weight_before_every_nth_step_and_at_the_end(tmp_path):
     found = monitor.history["first.weight"].sort(descending=True).values
     torch.testing.assert_close(found, monitor.history["truth"])
     assert monitor.history["loss"][:3, 0].tolist() == pytest.approx([model.losses[i] for i in (0, 3, 6)])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_last_reading_is_of_the_average_that_takes_the_place_of_the_weights(tmp_path, first):
+    monitor, averaging = Truth(every_n_steps=3, report=False), StochasticWeightAveraging(1e-2, swa_epoch_start=1)
+    model = Regression()
+    run = trainer(tmp_path, *((monitor, averaging) if first else (averaging, monitor)), max_epochs=3)
+    run.fit(model, vectors(4))
+    greatest = singular_values(model.first).max().item()
+    assert monitor.history["first.weight"][-1].max().item() == pytest.approx(greatest)
+    assert run.callback_metrics["sigma_max-first.weight"].item() == pytest.approx(greatest)
 
 
 def test_logs_by_name_at_the_step_of_the_loss(tmp_path):

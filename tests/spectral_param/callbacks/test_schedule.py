@@ -1,9 +1,10 @@
 import math
 
+import lightning.pytorch.callbacks as of_lightning
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, StochasticWeightAveraging
 from torch import nn
 
 from spectral_param import (
@@ -16,7 +17,9 @@ from spectral_param import (
 from spectral_param.callbacks import BandSchedule
 from spectral_param.callbacks.schedule import move_bands_, value_at
 from spectral_param.sigma.level import number
+from tests.spectral_param.callbacks.schedule_free import ScheduleFree
 from tests.spectral_param.callbacks.small_runs import Regression, trainer, vectors
+from tests.versions import averaging_steps
 
 
 class Radii(Callback):
@@ -185,15 +188,87 @@ def test_a_band_that_nobody_puts_back_is_told(tmp_path):
         assert not hooked._load_state_dict_post_hooks
 
 
+class Loads(Regression):
+    """Tells whether W is what the checkpoint was saved with."""
+
+    def test_step(self, batch, batch_idx):
+        self.weight_in_test = self.first.weight.detach().clone()
+
+
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
-def test_bands_of_a_schedule_of_other_weights_are_told(tmp_path):
+def test_bands_of_a_schedule_of_other_weights_come_back_or_are_told(tmp_path):
+    model = Regression(Band(0.5))
     run = trainer(tmp_path, BandSchedule(radius={0: 0.01}))
-    run.fit(Regression(Band(0.5)), vectors(8))
+    run.fit(model, vectors(8))
     run.save_checkpoint(tmp_path / "end.ckpt")
-    resumed = trainer(tmp_path, BandSchedule(radius={0: 0.01}, weights="first.*"), max_epochs=2)
+    loaded = Loads(Band(0.5))
+    tested = trainer(tmp_path, BandSchedule(radius={0: 0.01}, weights="first.*"))
+    tested.test(loaded, vectors(1), ckpt_path=tmp_path / "end.ckpt", verbose=False)
+    assert torch.equal(loaded.weight_in_test, model.first.weight)
+
+    older = torch.load(tmp_path / "end.ckpt", weights_only=True)
+    for numbers in older["state_dict"]._metadata.values():
+        numbers.pop("sigma_numbers", None)
+    torch.save(older, tmp_path / "older.ckpt")
     told = r"^first\.weight: raw numbers of σ from Band\(radius=0\.01, center=1\.0\) are loaded into Band\(radius=0\.5,"
     with pytest.warns(UserWarning, match=told):
-        resumed.fit(Regression(Band(0.5)), vectors(8), ckpt_path=tmp_path / "end.ckpt")
+        tested.test(Loads(Band(0.5)), vectors(1), ckpt_path=tmp_path / "older.ckpt", verbose=False)
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_a_checkpoint_of_weights_alone_has_its_band(tmp_path):
+    model = Loads(Band(0.1))
+    run = trainer(tmp_path, BandSchedule(radius={0: 0.1, 8: 0.5}))
+    run.fit(model, vectors(8))
+    run.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
+    loaded = Loads(Band(0.1))
+    again = trainer(tmp_path, BandSchedule(radius={0: 0.1, 8: 0.5}))
+    again.test(loaded, vectors(1), ckpt_path=tmp_path / "weights.ckpt", verbose=False)
+    assert torch.equal(loaded.weight_in_test, model.first.weight)
+
+
+class Read(Callback):
+    """σ at every step."""
+
+    def __init__(self):
+        self.sigma = []
+
+    def on_train_batch_start(self, trainer, pl_module, *args):
+        self.sigma.append(singular_values(pl_module.first).detach().clone())
+
+
+@pytest.mark.parametrize(
+    "averaging",
+    [
+        pytest.param(lambda: of_lightning.EMAWeightAveraging(decay=0.9), marks=averaging_steps),
+        lambda: StochasticWeightAveraging(0.1, swa_epoch_start=1),
+    ],
+)
+@pytest.mark.parametrize("weights", ["*", "first.*"])
+def test_averages_are_of_numbers_of_one_band(tmp_path, averaging, weights):
+    read = Read()
+    schedule = BandSchedule(radius={0: 0.02, 20: 0.02, 21: 0.5}, weights=weights)
+    model = Regression(Band(0.02))
+    trainer(tmp_path, schedule, read, averaging(), max_epochs=3).fit(model, vectors(8))
+    sigma = torch.stack(read.sigma)
+    assert singular_values(model.first).max() <= sigma.max() + 1e-6
+    assert singular_values(model.first).min() >= sigma.min() - 1e-6
+
+
+def test_both_points_of_a_schedule_free_optimizer_stay():
+    _, parametrization = banded(0.1)
+    raw = parametrization.raw_sigma
+    optimizer = ScheduleFree([raw], lr=0.1)
+    optimizer.train()
+    z = optimizer.state[raw]["z"] = torch.randn_like(raw)
+
+    def points():
+        return [parametrization.sigma_map(point) for point in (raw.detach().lerp(z, 1 - 1 / 0.9), z)]
+
+    before = points()
+    move_bands_([parametrization], {"radius": 0.3}, [optimizer])
+    after = points()
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")

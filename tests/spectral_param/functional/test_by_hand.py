@@ -141,7 +141,10 @@ def test_gradients_of_both_orders(case):
 def test_vmap_maps_it(case):
     tensors = drawn(case)
     first = torch.randn(3, *case.tensors[0], dtype=torch.float64)
-    run = lambda t: case.call(t, *tensors[1:], *case.numbers)  # noqa: E731
+
+    def run(t):
+        return case.call(t, *tensors[1:], *case.numbers)
+
     ours, one_by_one = torch.vmap(run)(first), [run(t) for t in first]
     if not isinstance(ours, Tensor):
         ours, one_by_one = ours[0], [each[0] for each in one_by_one]

@@ -32,7 +32,10 @@ BASES = {
 @pytest.mark.parametrize("name", BASES)
 def test_the_product_begins_with_the_signed_columns(name, lean):
     bases = BASES[name]()
-    signs = lambda i, leads: torch.full_like(leads, lean) if lean else torch.where(leads > 0, -1.0, 1.0)  # noqa: E731
+
+    def signs(i, leads):
+        return torch.full_like(leads, lean) if lean else torch.where(leads > 0, -1.0, 1.0)
+
     found, chosen = reduced(bases, signs)
     for basis, reflectors, sign in zip(bases, found, chosen, strict=True):
         k = basis.shape[1]
@@ -43,7 +46,10 @@ def test_the_product_begins_with_the_signed_columns(name, lean):
 
 def test_elimination_finds_the_reflectors_that_are_found_one_by_one():
     bases = [orthonormal(300, 200), orthonormal(200, 200)]
-    signs = lambda i, leads: torch.where(leads.sum(0) < 0, 1.0, -1.0).expand_as(leads)  # noqa: E731
+
+    def signs(i, leads):
+        return torch.where(leads.sum(0) < 0, 1.0, -1.0).expand_as(leads)
+
     one_by_one = [torch.zeros_like(b) for b in bases]
     reduction._one_by_one(bases, signs, one_by_one, torch.ones(2, 200, dtype=torch.float64))
     for found, wanted in zip(reduced(bases, signs)[0], one_by_one, strict=True):

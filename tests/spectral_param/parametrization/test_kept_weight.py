@@ -168,6 +168,20 @@ def test_what_writes_to_a_model_that_is_evaluated_alone_is_seen(writer):
             assert not torch.equal(after, before) or writer is by_a_vector
 
 
+def test_what_is_written_while_a_weight_is_built_is_seen_at_the_next_read():
+    module = layer(init="weight")
+    p, held = module.parametrizations.weight[0], module.parametrizations.weight
+
+    def build():
+        weight = held()
+        p.raw_sigma.data.mul_(3)  # as another thread may
+        return weight
+
+    with torch.no_grad():
+        p.kept_weight.weight(p, build)
+        assert torch.equal(module.weight, held())
+
+
 def test_what_a_reader_does_to_a_weight_is_told_and_kept_from_the_next():
     module = layer()
     with torch.no_grad():

@@ -21,6 +21,13 @@ def test_keeps_what_it_is_given():
     assert history["loss"].tolist() == [[0], [2], [4]]
 
 
+def test_a_history_that_begins_again_is_as_fine_as_a_new_one():
+    history = filled(4, range(40))
+    for step in (0, 4, 8):
+        history.record(step, {"sigma": torch.ones(3)})
+    assert history.steps == [0, 4, 8]
+
+
 def test_missing_vectors_are_nan():
     history = History()
     history.record(0, {"a": torch.ones(2)})

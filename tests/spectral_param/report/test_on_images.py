@@ -13,7 +13,8 @@ from spectral_param import (
     spectral_table,
 )
 from spectral_param.report.recorder import SpectralRecorder
-from spectral_param.report.watch import KEPT, Watch
+from spectral_param.report.run import Run
+from spectral_param.report.watch import KEPT, Watch, to_keep
 
 
 @pytest.fixture
@@ -60,11 +61,27 @@ def test_readings_and_glances_agree(model: nn.Module) -> None:
 
 def test_of_many_values_the_ends_are_kept() -> None:
     conv = nn.Conv2d(8, 8, 3, padding=1, padding_mode="circular")
-    reading = Watch(dense="*", operator=(16, 16)).read(conv)["weight"]
+    watch = Watch(dense="*", operator=(16, 16), statistics=["effective_rank", "stable_rank"])
+    readings, numbers = watch.take(conv)
+    described = watch.describe(conv)
+    reading = to_keep(readings, described)["weight"]
     sigma = singular_values(conv, operator=(16, 16))
     assert reading.shape == (1, KEPT)
+    assert described["weight"]["values"] == sigma.numel()
+    assert numbers["stable_rank-weight"] == pytest.approx(sigma.square().sum().item() / sigma[0].item() ** 2, rel=1e-4)
+    share = sigma / sigma.sum()
+    assert numbers["effective_rank-weight"] == pytest.approx(torch.special.entr(share).sum().exp().item(), rel=1e-4)
     assert reading[0, 0].item() == pytest.approx(sigma[0].item(), rel=1e-5)
     assert reading[0, -1].item() == pytest.approx(sigma[-1].item(), abs=1e-5)
+
+
+def test_a_page_estimates_the_rank_of_all_values_from_those_kept() -> None:
+    conv, logged = nn.Conv2d(8, 8, 3, padding=1, padding_mode="circular"), {}
+    recorder = SpectralRecorder(conv, dense="*", operator=(16, 16), log=lambda numbers, _: logged.update(numbers))
+    recorder.step()
+    run = Run()
+    run.add_state(recorder.state_dict())
+    assert run.weights["weight"]["effective_rank"] == pytest.approx(logged["effective_rank-weight"], rel=0.02)
 
 
 def test_a_recorder_writes_a_page_that_says_so(model: nn.Module, tmp_path: object) -> None:

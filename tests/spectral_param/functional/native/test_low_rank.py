@@ -47,6 +47,15 @@ def calls(monkeypatch):
 
 
 @pytest.mark.usefixtures("_native")
+def test_a_weight_is_built_once_for_many_reads_in_evaluation(calls):
+    layer = register_svd_parametrization(nn.Linear(64, 64), reflectors=4, sigma=Band(0.1), init="orthogonal").eval()
+    with torch.no_grad():
+        first = layer(torch.eye(64))
+        assert torch.equal(layer(torch.eye(64)), first)
+    assert len(calls) == 1
+
+
+@pytest.mark.usefixtures("_native")
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("lead", [(), (3,), (2, 1)], ids=str)
 def test_equal_to_float64_with_gradients(sizes, lead, calls):

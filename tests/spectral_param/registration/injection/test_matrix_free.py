@@ -195,7 +195,10 @@ def test_whoever_listens_to_a_part_is_heard(matrix_free, part, way):
     module = {"list": held, "SVD": held[0], "map": held[0].sigma_map}[part]
     x = torch.randn(4, 24, requires_grad=True)
     want = layer(x)
-    hear = lambda *_: heard.append(way)  # noqa: E731
+
+    def hear(*_):
+        heard.append(way)
+
     if way == "forward":
         forward = module.forward
         module.forward = lambda *args, **kwargs: (hear(), forward(*args, **kwargs))[1]
