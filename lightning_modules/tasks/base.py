@@ -71,6 +71,14 @@ class Task(LightningModule, ABC):
         input, _ = batch
         return self.answer(input, "predict", batch_idx)
 
+    def on_validation_epoch_start(self) -> None:
+        """Begins afresh, after an interrupted pass too."""
+        self._reset(self.val_loss, self.val_metrics)
+
+    def on_test_epoch_start(self) -> None:
+        """Begins afresh, after an interrupted pass too."""
+        self._reset(self.test_loss, self.test_metrics)
+
     def on_validation_epoch_end(self) -> None:
         """Logs the loss and the metrics of validation, and what a trivial answer scores."""
         self._log_scores("val", self.val_loss, self.val_metrics)
@@ -92,14 +100,18 @@ class Task(LightningModule, ABC):
         loss.update(self.loss(output, target), len(target))
         metrics.update(*self.judged(output, target))
 
+    @staticmethod
+    def _reset(loss: MeanMetric, metrics: MetricCollection) -> None:
+        loss.reset()
+        metrics.reset()
+
     def _log_scores(self, stage: str, loss: MeanMetric, metrics: MetricCollection) -> None:
         mean = loss.compute()
         # classes and ranks of NaN are numbers, and F₁ counts NaN as "no"
         scores = {name: torch.where(mean.isnan(), mean, score) for name, score in metrics.compute().items()}
         self.log(f"{stage}_loss", mean, sync_dist=True)
         self.log_dict(scores, prog_bar=True, sync_dist=True)
-        loss.reset()
-        metrics.reset()
+        self._reset(loss, metrics)
         data = getattr(self.trainer, "datamodule", None)
         for name in ("loss", *self.scores):
             score = getattr(data, f"baseline_{name}", None)

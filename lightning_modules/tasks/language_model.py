@@ -173,7 +173,9 @@ class LanguageModel(Task):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps the state of the training text, (ranks, …) each; a collective, as saving is."""
         state = self._carried.get("train")
-        if state is not None:
+        if self._of_ranks:  # loaded, and training has not begun
+            checkpoint[CARRIED] = self._of_ranks
+        elif state is not None:
             parts = state if isinstance(state, tuple) else (state,)
             checkpoint[CARRIED] = [cast(Tensor, self.all_gather(part)).reshape(-1, *part.shape) for part in parts]
 

@@ -13,7 +13,7 @@ RANKS = (1, 3, 5)
 
 
 class PrecisionAt(Metric):
-    """P@k: the share of a sample's k most probable labels that it has, in the mean over the samples.
+    """P@k: the share of a sample's k highest scored labels that it has, in the mean over the samples.
 
     Args:
         k: how many labels are named.
@@ -34,9 +34,9 @@ class PrecisionAt(Metric):
         self.add_state("right", torch.zeros(()), dist_reduce_fx="sum")
         self.add_state("samples", torch.zeros(()), dist_reduce_fx="sum")
 
-    def update(self, probabilities: Tensor, labels: Tensor) -> None:
-        """Adds samples: probabilities and labels, 0 or 1, both ``(batch, labels)``."""
-        named = probabilities.topk(min(self.k, probabilities.shape[1])).indices
+    def update(self, scores: Tensor, labels: Tensor) -> None:
+        """Adds samples: scores and labels, 0 or 1, both ``(batch, labels)``."""
+        named = scores.topk(min(self.k, scores.shape[1])).indices
         self.right += labels.gather(1, named).sum()
         self.samples += len(labels)
 
@@ -73,8 +73,9 @@ class MultiLabelClassifier(VectorTask):
         return F.binary_cross_entropy_with_logits(output, target)
 
     def judged(self, output: Tensor, target: Tensor) -> Batch:
-        """Returns probabilities, and labels as integers."""
-        return output.sigmoid(), target.long()
+        """Returns scores from 0 to 1, and labels as integers."""
+        # in the order of the probabilities and on their side of ½; of large logits these are all 1
+        return (F.softsign(output.double().clamp(-1e9, 1e9)) + 1) / 2, target.long()
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the probability of each label."""

@@ -153,6 +153,18 @@ def test_a_run_resumed_within_an_epoch_equals_an_uninterrupted_one(cell, limits,
         assert torch.equal(resumed.state_dict()[name], value), name
 
 
+def test_a_state_that_was_loaded_is_saved_again_before_training_begins(data, tmp_path):
+    class SaveAtStart(Callback):
+        def on_fit_start(self, trainer, *args):
+            trainer.save_checkpoint(tmp_path / "again.ckpt")
+
+    trainer(tmp_path, max_epochs=1, callbacks=SaveAt(2, tmp_path / "kept.ckpt")).fit(LanguageModel(**SMALL), data)
+    again = trainer(tmp_path, max_epochs=1, callbacks=SaveAtStart())
+    again.fit(LanguageModel(**SMALL), data, ckpt_path=tmp_path / "kept.ckpt")
+    [kept], [saved] = (torch.load(tmp_path / f"{name}.ckpt")["carried_states"] for name in ("kept", "again"))
+    assert torch.equal(kept, saved)
+
+
 def test_a_checkpoint_without_a_carried_state_still_loads(data, tmp_path):
     path = tmp_path / "kept.ckpt"
     trainer(tmp_path, max_epochs=1, callbacks=SaveAt(2, path)).fit(LanguageModel(**SMALL), data)

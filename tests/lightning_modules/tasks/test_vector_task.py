@@ -8,6 +8,8 @@ from lightning_modules import ImageClassifier, MultiLabelClassifier
 from spectral_param import SVDParametrization
 from tests.small_data import write_multilabel
 
+DEEP = {"depth": 2, "width": 8, "reflectors": 4}
+
 
 def trainer(folder, **kwargs) -> Trainer:
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
@@ -80,3 +82,41 @@ def test_in_training_the_weights_of_a_deep_network_are_built_together(monkeypatc
     assert not built
     output.square().sum().backward()
     assert all(parameter.grad is not None for parameter in task.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_labels_whose_probabilities_are_all_1_keep_their_order(dtype):
+    model = MultiLabelClassifier(4, 5, **DEEP)
+    logits = torch.tensor([[21.0, 19.0, 20.0, 23.0, 22.0]], dtype=dtype)
+    labels = torch.tensor([[0.0, 0.0, 0.0, 1.0, 0.0]])
+    scores, labels = model.judged(logits, labels)
+    found = {name: metric(scores, labels).item() for name, metric in model.metrics().items()}
+    assert found["precision_at_1"] == found["ranking_precision"] == 1.0
+
+
+def test_scores_are_on_the_side_of_the_half_where_probabilities_are():
+    model = MultiLabelClassifier(4, 5, **DEEP)
+    logits, labels = 3 * torch.randn(50, 5), torch.rand(50, 5).round()
+    scores, labels = model.judged(logits, labels)
+    for metric in model.metrics().values():
+        torch.testing.assert_close(metric(scores, labels), metric(logits.double().sigmoid(), labels))
+    assert torch.equal(scores.isnan(), model.judged(logits * torch.nan, labels)[0].isnan().logical_not())
+
+
+def test_an_interrupted_validation_leaves_nothing_to_the_next(tmp_path):
+    class Stops(MultiLabelClassifier):
+        stops = True
+
+        def validation_step(self, batch, batch_idx):
+            super().validation_step(batch, batch_idx)
+            if self.stops:
+                raise RuntimeError
+
+    data = MultiLabel("bibtex", write_multilabel(tmp_path), batch_size=2)
+    run, model = trainer(tmp_path), Stops(6, 3, **DEEP)
+    with pytest.raises(RuntimeError):
+        run.validate(model, data, verbose=False)
+    model.stops = False
+    [found] = run.validate(model, data, verbose=False)
+    [again] = run.validate(model, data, verbose=False)
+    assert found == again
