@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from spectral_param.bounds.known_call import departure, methods_in_call
+from spectral_param.bounds.known_call import departure, known_calls, methods_in_call
 from spectral_param.parametrization.lookup import parametrization_lists
 from spectral_param.parametrization.shifted import ShiftedParametrization
 from spectral_param.parametrization.svd import SVDParametrization
+from spectral_param.parametrization.turned import TurnedParametrization
 from spectral_param.spectrum.as_matrix import matrix_of, weight_of
 
 _LIST = methods_in_call(parametrize.ParametrizationList)
-_SVD, _SHIFTED = methods_in_call(SVDParametrization), methods_in_call(ShiftedParametrization)
+_FORMS = known_calls(ShiftedParametrization, TurnedParametrization, SVDParametrization)  # what is derived first
 
 
 def operator_norm(module: nn.Module, tensor_name: str = "weight", *, is_built: bool = True) -> Tensor:
@@ -42,7 +43,7 @@ def operator_norms(module: nn.Module, tensor_name: str = "weight", *, is_built: 
     A registered W has max|σ| but for the rounding of its products, which was measured to stay well below the
     ``ε (8 max|σ| + ‖σ‖)`` that is added here, and for that to the dtype of the layer where it is coarser, at most
     ``ε/2 ‖σ‖``. The operator of a kernel between shifts has max|σ|, off by as much again for each shift. A plain W is
-    decomposed in float64, whose ε counts.
+    decomposed in float64, whose ε counts, and so is one on a frozen base, which may have been rounded since.
 
     Args:
         module: the owner.
@@ -136,29 +137,39 @@ def both_norms(module: nn.Module, tensor_name: str = "weight", *, over_range: bo
     if over_range and parametrization is not None:
         sigma_map = parametrization.sigma_map
         low, high = (_wide(torch.as_tensor(edge)) for edge in (sigma_map.low, sigma_map.high))
-        sigma = torch.maximum(low.abs(), high.abs()).expand_as(sigma)
+        greatest = torch.maximum(low.abs(), high.abs())
+        if isinstance(parametrization, TurnedParametrization):
+            sigma = _wide(parametrization.sigma.detach().abs())
+            sigma[..., : parametrization.rank] = greatest
+        else:
+            sigma = greatest.expand_as(sigma)
     return torch.linalg.vector_norm(sigma.amax(-1)), torch.linalg.vector_norm(sigma)
 
 
 def _spectrum(module: nn.Module, tensor_name: str) -> tuple[Tensor, float, float]:
     """Singular values of the weight as it is used, (k,) or (blocks, k); ε of its dtype and of what it is made of."""
     parametrization = SVDParametrization.alone_on(module, tensor_name)
+    epsilon = torch.finfo(torch.float64).eps
     if parametrization is None:
-        with _in_evaluation(module):
-            matrix = matrix_of(module, tensor_name)
-        wide = torch.promote_types(matrix.dtype, torch.float64)
-        epsilon = torch.finfo(torch.float64).eps
-        return torch.linalg.svdvals(matrix.to("cpu", wide)), epsilon, epsilon
+        return _decomposed(module, tensor_name), epsilon, epsilon
     held = parametrization_lists(module)[tensor_name]
-    shifted = isinstance(parametrization, ShiftedParametrization)
-    if change := departure(held, _LIST) or departure(parametrization, _SHIFTED if shifted else _SVD):
+    form = next(cls for cls in _FORMS if isinstance(parametrization, cls))
+    if change := departure(held, _LIST) or departure(parametrization, _FORMS[form]):
         raise TypeError(f"module: expected {tensor_name!r} to be its SVD, got a parametrization with {change}.")
+    if isinstance(parametrization, TurnedParametrization):
+        return _decomposed(module, tensor_name), torch.finfo(parametrization.dtype).eps, epsilon
     weight, factors = (torch.finfo(dtype).eps for dtype in (parametrization.dtype, parametrization.factors[0].dtype))
     if isinstance(parametrization, ShiftedParametrization):
         taps = math.prod(parametrization.matrices.weight_shape) / math.prod(parametrization.shape)
         # entries that are off by as much each are off together by √taps times as much as an operator, at most
         weight, factors = weight * math.sqrt(taps), factors * (1 + sum(parametrization.shifts))
     return _wide(parametrization.sigma.abs()), weight, factors
+
+
+def _decomposed(module: nn.Module, tensor_name: str) -> Tensor:
+    with _in_evaluation(module):
+        matrix = matrix_of(module, tensor_name)
+    return torch.linalg.svdvals(matrix.to("cpu", torch.promote_types(matrix.dtype, torch.float64)))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -58,16 +59,26 @@ def unrolled_lipschitz_bounds(rnn: nn.RNN | SpectralRNN, steps: int) -> Unrolled
     """
     check_recurrent(rnn, steps)
     slope = greatest_slope(rnn)
-    lag = torch.arange(steps) - torch.arange(steps).unsqueeze(1)  # [t, s]: from step t to step s
-    wanted = torch.zeros(steps, dtype=torch.float64)  # of the layer's states, by what lies above
-    wanted[-1] = 1
-    initial = torch.zeros((), dtype=torch.float64)
+    nothing = torch.zeros((), dtype=torch.float64)
+    wanted = [nothing] * (steps - 1) + [nothing + 1]  # of the layer's states, by what lies above
+    initial: list[Tensor] = []
     for layer in reversed(range(rnn.num_layers)):
         w, m = (slope * operator_norm(rnn, f"weight_{kind}_l{layer}") for kind in ("hh", "ih"))
-        carried = torch.where(lag >= 0, w ** lag.clamp_min(0), 0) @ wanted
-        initial = initial + (w * carried[0]).square()
-        wanted = m * carried
-    return UnrolledBounds(initial.sqrt(), torch.linalg.vector_norm(wanted))
+        carried, later = [], nothing
+        for here in reversed(wanted):  # step by step: powers of w that overflow would meet zeros
+            later = here + w * later
+            carried.append(later)
+        initial.append(w * later)
+        wanted = [m * each for each in reversed(carried)]
+    return UnrolledBounds(_length(initial), _length(wanted))
+
+
+def _length(parts: Sequence[Tensor]) -> Tensor:
+    """The norm of all of them together, where squares would overflow too."""
+    stacked = torch.stack(list(parts))
+    greatest = stacked.detach().amax()
+    scale = greatest if greatest > 0 and greatest.isfinite() else 1.0
+    return scale * torch.linalg.vector_norm(stacked / scale)
 
 
 def greatest_slope(rnn: nn.RNN | SpectralRNN) -> float:

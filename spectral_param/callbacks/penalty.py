@@ -19,6 +19,7 @@ from spectral_param.parametrization.stacked import check_alone
 from spectral_param.sigma import SigmaMap
 from spectral_param.sigma.level import finite, number
 from spectral_param.spectrum.patterns import as_patterns, parametrized_weights
+from spectral_param.torch_state.precision import wide
 
 
 class SpectralPenalty(Callback):
@@ -86,7 +87,7 @@ def penalty_gradient(sigma_map: SigmaMap, raw: Tensor, center: float) -> Tensor:
     """Derivative of Σ(|σ| - center)² by the raw numbers of a σ map, elementwise and so right on a shard."""
     leaf = raw.detach().requires_grad_()
     with torch.enable_grad():
-        sigma = sigma_map(leaf)
+        sigma = sigma_map(wide(leaf))
     value = sigma.detach()
     (gradient,) = torch.autograd.grad(sigma, leaf, 2 * (value - center * value.sign()))
     return gradient

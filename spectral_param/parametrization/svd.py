@@ -26,7 +26,7 @@ from spectral_param.parametrization.starting import check_weight, drawn
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.sizes import Sizes
 from spectral_param.torch_state.modes import has_numbers, is_lowered, is_seen_through
-from spectral_param.torch_state.precision import full_precision
+from spectral_param.torch_state.precision import full_precision, wide
 from spectral_param.torch_state.shards import whole, write_
 
 _ORIGINALS = tuple(tuple(f"original{i}" for i in range(count)) for count in range(6))
@@ -274,8 +274,8 @@ class SVDParametrization(nn.Module):
         return *self.layout.lead, min(self.shape)
 
     def sigma_of(self, raw: Tensor) -> Tensor:
-        """σ, (k,) or (chunks, k), with raw numbers of :attr:`raw_shape` in the place of its own."""
-        sigma: Tensor = self.sigma_map(raw)
+        """σ, (k,) or (chunks, k), of raw numbers of :attr:`raw_shape` in the place of its own, not in half."""
+        sigma: Tensor = self.sigma_map(wide(raw))
         return sigma
 
     @property

@@ -22,7 +22,7 @@ from spectral_param.parametrization.starting import check_weight
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.torch_state.modes import has_numbers, traced_or_transformed, under_dispatch_mode
-from spectral_param.torch_state.precision import full_precision
+from spectral_param.torch_state.precision import full_precision, wide
 from spectral_param.torch_state.quantized import is_quantized, numbers
 from spectral_param.torch_state.shards import whole, write_
 
@@ -195,8 +195,9 @@ class TurnedParametrization(SVDParametrization):
         return *self.layout.lead, self.rank
 
     def sigma_of(self, raw: Tensor) -> Tensor:
-        """The r trained σ and after them those of W₀ that stay, found by a decomposition at the first reading."""
-        return torch.cat([self.sigma_map(raw) if self.rank else raw, self._other_sigma().to(raw)], -1)
+        """The r trained σ, or those of W₀ while W is W₀, and after them those that stay, found at the first reading."""
+        leading = self.start if self.is_off else self.sigma_map(wide(raw)) if self.rank else raw
+        return torch.cat([leading.to(self._trained_dtype), self._other_sigma().to(leading.device)], -1)
 
     @property
     def leading_sigma(self) -> Tensor:
@@ -206,9 +207,7 @@ class TurnedParametrization(SVDParametrization):
 
     @property
     def sigma(self) -> Tensor:
-        """σ with its sign, differentiable: see :meth:`sigma_of`; those of W₀ while W is W₀."""
-        if self.is_off:
-            return torch.cat([self.start, self._other_sigma().to(self.start)], -1).to(self._trained_dtype)
+        """σ with its sign, differentiable: see :meth:`sigma_of`."""
         return self.sigma_of(self._turns(self.factors)[1])
 
     @property

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from spectral_param import Band, Bounded, register_svd_parametrization
 from spectral_param.bounds import mlp_generalization_gap, rnn_generalization_gap
+from spectral_param.bounds.norms import both_norms
 from spectral_param.nn import SpectralRNN, SVDLinear
 
 NUMBERS = {"input_norm": 2.0, "margin": 0.5, "samples": 1000, "delta": 0.01}
@@ -120,6 +121,16 @@ def test_over_ranges_holds_for_every_sigma_within() -> None:
             nn.init.constant_(layer.original1, scale)
         greatest = max(greatest, rnn_generalization_gap(rnn, readout, steps=10, **NUMBERS))
     assert ever == pytest.approx(greatest, rel=1e-5)
+
+
+def test_over_ranges_of_a_frozen_base_lets_the_trained_sigma_alone_grow() -> None:
+    layer = register_svd_parametrization(nn.Linear(6, 6), base="frozen", reflectors=2, rank=2, sigma=Bounded(9.0))
+    sigma = torch.linalg.svdvals(layer.weight.double())
+    spectral, frobenius = both_norms(layer, over_range=True)
+    assert spectral.item() == pytest.approx(9.0)
+    assert frobenius.item() == pytest.approx((2 * 81 + sigma[2:].square().sum().item()) ** 0.5, rel=1e-5)
+    present = [norm.item() for norm in both_norms(layer)]
+    assert present == pytest.approx([sigma[0].item(), torch.linalg.vector_norm(sigma).item()])
 
 
 def test_over_ranges_with_a_band_for_each_sigma() -> None:

@@ -36,7 +36,7 @@ ACTIVATION = st.sampled_from(
 
 @st.composite
 def linear(draw: st.DrawFn) -> nn.Module:
-    kind = draw(st.sampled_from(["plain", "registered", "svd"]))
+    kind = draw(st.sampled_from(["plain", "registered", "frozen", "svd"]))
     if kind == "svd":
         return SVDLinear(4, 4, sigma=draw(SIGMA), reflectors=draw(st.integers(1, 4)))
     layer = nn.Linear(4, 4, bias=draw(st.booleans()))
@@ -44,6 +44,10 @@ def linear(draw: st.DrawFn) -> nn.Module:
     if kind == "registered":
         chunks = draw(st.sampled_from([1, 2, 4]))
         register_svd_parametrization(layer, chunks=chunks, sigma=draw(SIGMA), init="orthogonal")
+    if kind == "frozen":
+        register_svd_parametrization(layer, base="frozen", reflectors=2, rank=2)
+        for factor in layer.parametrizations.weight[0].factors[:-1]:
+            factor.data.mul_(1 + torch.rand_like(factor))
     return layer
 
 

@@ -31,6 +31,7 @@ NETWORKS = [
     nn.RNN(3, 5),
     nn.RNN(3, 5, num_layers=3, nonlinearity="relu"),
     register_svd_parametrization(nn.RNN(3, 5, num_layers=2), "weight_hh_l1", sigma=Band(0.5), init="orthogonal"),
+    register_svd_parametrization(nn.RNN(3, 5), "weight_hh_l0", base="frozen", reflectors=2, rank=2),
     SpectralRNN(3, 5, nonlinearity="relu", sigma=Band(0.1)),
     SpectralRNN(3, 5, num_layers=2, dropout=0.5, learn_initial_state=True),
     SpectralRNN(3, 5, nonlinearity="leaky_relu", negative_slope=1.5),
@@ -50,6 +51,15 @@ def test_no_point_is_steeper(rnn: nn.Module) -> None:
         )
         assert initial <= bounds.initial_state.item() * (1 + 1e-9)
         assert inputs <= bounds.inputs.item() * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("steps", "digits"), [(500, 198), (700, 278), (784, math.inf), (1000, math.inf)])
+def test_what_overflows_is_infinite_and_no_sooner(steps: int, digits: float) -> None:
+    rnn = nn.RNN(2, 4, bias=False)
+    with torch.no_grad():
+        rnn.weight_hh_l0.copy_(2.5 * torch.eye(4))
+    for bound in unrolled_lipschitz_bounds(rnn, steps):
+        assert bound.log10().item() == pytest.approx(digits, abs=1.5)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])

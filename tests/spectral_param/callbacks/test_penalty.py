@@ -98,6 +98,12 @@ def test_gradient_against_autograd():
         torch.testing.assert_close(penalty_gradient(sigma_map, raw, 0.7), expected)
 
 
+def test_gradient_of_half_precision_is_that_of_the_same_numbers_in_full():
+    raw, band = torch.tensor([-0.5, 0.1, 0.6]).bfloat16(), Band(0.01)
+    expected = penalty_gradient(band, raw.float(), 1.0).bfloat16()
+    assert torch.equal(penalty_gradient(band, raw, 1.0), expected)
+
+
 def test_passes_over_what_is_not_trained_or_not_chosen(tmp_path):
     for sigma, weights in ((Fixed(), "*"), (None, ())):
         alone, model = Regression(sigma), Regression(sigma)
