@@ -55,6 +55,34 @@ def leading_triplets(w: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     return u, sigma * scale, v
 
 
+def restored_triplets(w: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Triplets of a matrix from vectors that were rounded since, as by a file in half precision.
+
+    They are made orthonormal again by Schulz's iteration, which turns none into another: rounding by ε leaves ε⁴. σ are
+    ``uᵀ W v``, off by ε² beside gaps in the spectrum.
+
+    Args:
+        w: (…, p, q).
+        u: (…, p, r), orthonormal but for rounding.
+        v: (…, q, r).
+
+    Returns:
+        U, σ, (…, r), and V, float64 on the device of ``w``, on the CPU for one without float64.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.functional.leading import leading_triplets, restored_triplets
+        >>> w = torch.randn(5, 4)
+        >>> u, sigma, v = leading_triplets(w, 2)
+        >>> torch.allclose(restored_triplets(w, u.bfloat16(), v.bfloat16())[1], sigma, rtol=1e-3)
+        True
+    """
+    w, u, v = map(in_float64, (w, u, v))
+    for _ in range(2):
+        u, v = (1.5 * x - 0.5 * x @ (x.mT @ x) for x in (u, v))
+    return u, (u * (w @ v)).sum(-2), v
+
+
 def in_float64(tensor: Tensor) -> Tensor:
     """Without a graph, on its device, or on the CPU where that has no float64."""
     device = "cpu" if tensor.device.type == "mps" else tensor.device

@@ -13,7 +13,7 @@ from spectral_param.torch_state.checksum import checksum
 from spectral_param.torch_state.private import address
 from spectral_param.torch_state.quantized import is_quantized
 
-_ROUNDING = 0.03  # of the largest σ
+_ROUNDING = 0.01  # of the largest σ
 
 
 class RemainingSpectrum:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectral_param.functional.leading import leading_triplets
+from spectral_param.functional.leading import leading_triplets, restored_triplets
 from spectral_param.functional.reflectors import of_unit_length
 from spectral_param.functional.turned import TurnedFactor, thin_change
 from spectral_param.functional.ways import Way
@@ -22,9 +22,9 @@ from spectral_param.parametrization.starting import check_weight
 from spectral_param.parametrization.svd import SVDParametrization
 from spectral_param.sigma import SigmaMap, clipping
 from spectral_param.torch_state.modes import has_numbers, traced_or_transformed, under_dispatch_mode
-from spectral_param.torch_state.precision import full_precision, wide
+from spectral_param.torch_state.precision import full_precision, moved_in_full, wide
 from spectral_param.torch_state.quantized import is_quantized, numbers
-from spectral_param.torch_state.shards import whole, write_
+from spectral_param.torch_state.shards import is_shard, whole, write_
 
 
 class TurnedParametrization(SVDParametrization):
@@ -283,10 +283,34 @@ class TurnedParametrization(SVDParametrization):
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
         self.dtype = self.factors[-1].dtype
+        base = self.factors[-1]
+        if is_shard(base) or is_quantized(base) or not all(map(has_numbers, (base, self.left, self.right))):
+            return
+        wide = [t.to(self._trained_dtype) for t in (self.left, self.right)]
+        if all(_is_orthonormal(frame) for frame in wide):
+            return
+        found = restored_triplets(self._blocks(base.detach()), *wide)  # they were saved in half precision
+        self.left, self.start, self.right = (t.to(base.device, self._trained_dtype) for t in found)
+
+    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
+        """Moves the triplets too, which in half precision would be orthonormal no more."""
+        before = {name: self._buffers[name] for name in ("left", "start", "right")}
+        super()._apply(fn, recurse)
+        for name, triplet in before.items():
+            moved = self._buffers[name]
+            if triplet is not None and moved is not None and not (triplet.is_meta or moved.is_meta):
+                self._buffers[name] = moved_in_full(triplet, moved)
+        return self
 
     def extra_repr(self) -> str:
         """Shape, chunks, reflectors and rank, for printing."""
         return f"{super().extra_repr()}, rank={self.rank}, on a frozen base"
+
+
+def _is_orthonormal(frame: Tensor) -> bool:
+    """But for the rounding of float32."""
+    gram = frame.mT @ frame
+    return bool((gram - torch.eye(gram.shape[-1]).to(gram)).abs().amax() < 1e-4) if gram.numel() else True
 
 
 def _pairs(*shape: int, like: Tensor) -> Tensor:

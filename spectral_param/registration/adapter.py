@@ -95,7 +95,8 @@ def load_adapter(model: nn.Module, adapter: Mapping[str, Tensor] | str | os.Path
         if key not in state:
             continue
         given = _checked(key, state[key], own).to(own.device)
-        if part == "base" and not (given.to(own) - own).abs().amax() <= _SAME_BASE * own[0]:
+        near = max(_SAME_BASE, torch.finfo(p.dtype).eps)  # a base in half precision is rounded
+        if part == "base" and not (given.to(own) - own).abs().amax() <= near * own[0]:
             raise ValueError(f"adapter: expected one of the same base, got other numbers for {key}.")
         if part == "sigma":
             raw, given = p.raw_sigma, _raw(key, p, given, own)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spectral_param.sigma.level import Level, everywhere
+from spectral_param.torch_state.precision import moved_in_full
 
 
 class SigmaMap(nn.Module):
@@ -149,5 +150,5 @@ class SigmaMap(nn.Module):
                 moved.fill_(torch.nan)
                 self._are_lost = True
             else:  # half precision would move an edge by more than a band
-                self._buffers[name] = level.to(moved.device, torch.promote_types(moved.dtype, torch.float32))
+                self._buffers[name] = moved_in_full(level, moved)
         return self

@@ -199,6 +199,11 @@ class SpectralCap:
     @staticmethod
     def _weight(name: str, held: _Held) -> nn.Parameter:
         weight = held.module._parameters.get(held.tensor_name)
+        if weight is None and f"{held.tensor_name}_orig" in held.module._parameters:
+            raise ValueError(
+                f"{name}: expected a parameter, got what pruning has put in its place; prune after training, or call "
+                "torch.nn.utils.prune.remove first."
+            )
         if weight is None:
             raise ValueError(f"{name}: expected the parameter that SpectralCap holds, got none; build it anew.")
         return weight

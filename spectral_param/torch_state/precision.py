@@ -30,6 +30,18 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype.itemsize < 4 else tensor
 
 
+def moved_in_full(before: Tensor, moved: Tensor) -> Tensor:
+    """A constant where a module has moved it to, but not narrower than float32.
+
+    Example:
+        >>> import torch
+        >>> from spectral_param.torch_state.precision import moved_in_full
+        >>> moved_in_full(torch.tensor(0.1), torch.tensor(0.1).half())
+        tensor(0.1000)
+    """
+    return before.to(moved.device, torch.promote_types(moved.dtype, torch.float32))
+
+
 @contextmanager
 def full_precision(device: str) -> Iterator[None]:
     """Turns off what :func:`is_lowered` asks for, for as long as it lasts.

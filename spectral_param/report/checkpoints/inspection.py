@@ -50,6 +50,8 @@ def inspect_file(path: str | Path, *, top: int = 10, whole: int = WHOLE) -> tupl
     """
     if top < 1:
         raise ValueError(f"top: expected a positive number, got {top}.")
+    if whole < 0:
+        raise ValueError(f"whole: expected a length, got {whole}.")
     weights, passed_over = weights_of(stored_tensors(path), Path(path))
     return [_row(weight, top, whole) for weight in _one_by_one(weights, path)], passed_over
 

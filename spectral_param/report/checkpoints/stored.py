@@ -88,12 +88,17 @@ def _of_index(path: Path) -> Iterator[tuple[str, Stored]]:
     for name in names:  # the name alone: an index does not lead out of its folder
         if not name.isprintable() or not name or name.endswith(".index.json"):
             raise ValueError(f"{path}: expected names of files with tensors in its weight_map, got {name!r}.")
+        if not path.with_name(name).is_file():
+            continue
         for tensor, stored in stored_tensors(path.with_name(name)).items():
             missing.pop(tensor, None)
             yield tensor, stored
+    if parts and len(missing) == len(files):
+        raise FileNotFoundError(f"{path}: expected {escaped(names[0])} with what it names, found nothing of it.")
     for name in missing:
         part = Path(files[name]).name
-        yield name, Stored((), None, partial(_refuse, f"{path}: expected {escaped(name)} in {part}."), f"not in {part}")
+        why = f"not in {part}" if path.with_name(part).is_file() else f"there is no {escaped(part)}"
+        yield name, Stored((), None, partial(_refuse, f"{path}: expected {escaped(name)} in {part}."), why)
 
 
 def _loaded(path: Path) -> Any:

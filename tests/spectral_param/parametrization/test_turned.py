@@ -120,6 +120,20 @@ def test_a_base_keeps_its_dtype_and_its_memory(dtype):
     assert (layer.weight - weight).norm() <= 4 * eps * weight.norm()
 
 
+@pytest.mark.parametrize(("dtype", "off"), [(torch.bfloat16, 1e-3), (torch.float16, 1e-5)])
+def test_singular_values_are_those_of_a_weight_that_comes_from_a_file_in_half_precision(dtype, off):
+    layer, again = (frozen(nn.Linear(48, 32), reflectors=4, rank=8) for _ in range(2))
+    again.load_state_dict({name: tensor.to(dtype) for name, tensor in moved(layer).state_dict().items()})
+    exact = torch.linalg.svdvals(again.weight.double())
+    torch.testing.assert_close(singular_values(again).double(), exact, rtol=0, atol=off * exact[0].item())
+
+
+def test_triplets_stay_orthonormal_in_a_model_in_half_precision():
+    p = frozen(nn.Linear(48, 32), rank=8).bfloat16().parametrizations.weight[0]
+    for frame in (p.left, p.right):
+        torch.testing.assert_close(frame.mT @ frame, torch.eye(8), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_folding_rounds_once(dtype):
     layer = moved(frozen(nn.Linear(32, 24, dtype=dtype), rank=4))

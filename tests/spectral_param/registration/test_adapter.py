@@ -243,6 +243,14 @@ def test_fixed_sigma_are_of_the_adapter_too():
     load_adapter(fixed(1.0, 3), adapter)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_same_base_in_half_precision_takes_an_adapter_of_full(dtype):
+    trained, half = moved(registered()), registered()
+    load_adapter(half.to(dtype), adapter_state_dict(trained))
+    for one, other in zip(weights(half), weights(trained), strict=True):
+        torch.testing.assert_close(one.float(), other, atol=0.02, rtol=0.02)
+
+
 @pytest.mark.parametrize("rank", [0, 3])
 def test_another_base_is_refused_also_where_its_leading_sigma_are_the_same(rank):
     first, second = (nn.Linear(8, 6).requires_grad_(False) for _ in range(2))

@@ -279,6 +279,16 @@ def test_a_weight_that_is_no_parameter_any_more_is_missed_aloud():
         optimizer.step()
 
 
+def test_a_weight_that_is_pruned_is_refused_with_the_remedy():
+    model = torch.nn.Linear(6, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    SpectralCap(model, max=2.0).attach(optimizer)
+    torch.nn.utils.prune.l1_unstructured(model, "weight", amount=0.5)
+    model(torch.randn(4, 6)).sum().backward()
+    with pytest.raises(ValueError, match="^weight: .* what pruning has put in its place; prune after training"):
+        optimizer.step()
+
+
 @pytest.mark.parametrize("argument", ["max", "tolerance"])
 def test_a_cap_that_is_no_number_is_an_error_that_names_it(argument):
     for wrong in ("1", None, True, [1.0], 1j, torch.ones(2)):

@@ -217,6 +217,7 @@ def test_the_command_prints_a_table_json_and_a_page(tmp_path, capsys):
     [
         (["absent.pt"], "found no such file"),
         (["a.safetensors", "--top", "0"], "top: expected a positive number, got 0"),
+        (["a.safetensors", "--whole", "-1"], "whole: expected a length, got -1"),
         (["a.safetensors", "a.safetensors", "--page", "p.html"], "--page: expected one file, got two"),
         (["vectors.safetensors"], "vectors.safetensors: expected matrices, found none to show"),
         (

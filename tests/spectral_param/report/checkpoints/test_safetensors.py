@@ -43,6 +43,18 @@ def test_what_an_index_names_and_its_shards_do_not_have_is_named(tmp_path):
     assert inspect_file(index)[1] == {"b": "not in a.safetensors"}
 
 
+def test_a_shard_that_is_not_there_is_named_and_the_others_are_read(tmp_path):
+    write_safetensors(tmp_path / "a.safetensors", {"a": torch.ones(2, 2)})
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}))
+    rows, passed_over = inspect_file(index)
+    assert [row["weight"] for row in rows] == ["a"]
+    assert passed_over == {"b": "there is no b.safetensors"}
+    (tmp_path / "a.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"expected a\.safetensors with what it names, found nothing of it"):
+        inspect_file(index)
+
+
 @pytest.mark.parametrize("part", ["model.safetensors.index.json", "other.index.json", "", "a\x1b[2J.safetensors"])
 def test_a_shard_that_is_an_index_or_has_no_proper_name_is_an_error_that_names_it(tmp_path, part):
     index = tmp_path / "model.safetensors.index.json"
