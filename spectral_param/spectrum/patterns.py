@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from spectral_param.parametrization.blocks import matrices_of
@@ -39,6 +39,8 @@ def parametrized_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str,
 
 def plain_weights(model: nn.Module, patterns: Sequence[str]) -> dict[str, tuple[nn.Module, nn.Parameter]]:
     """The chosen parameters that no parametrization holds and that registration would take, with their modules.
+
+    Nor does pruning or torch's older ``weight_norm`` or ``spectral_norm``, which compute a weight from them.
 
     These are the ones that :func:`~spectral_param.parametrization.blocks.matrices_of` reads as matrices: neither
     vectors nor, say, a table of positions in three dimensions, nor numbers that are packed or complex.
@@ -89,6 +91,12 @@ def _owned_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Par
         if isinstance(module, ParametrizationList):
             continue
         for name, parameter in module.named_parameters(recurse=False):
-            if id(parameter) not in seen:
+            if id(parameter) not in seen and not _is_behind_a_weight(module, name):
                 seen.add(id(parameter))
                 yield f"{prefix}.{name}" if prefix else name, module, parameter
+
+
+def _is_behind_a_weight(module: nn.Module, name: str) -> bool:
+    """Whether a plain tensor is computed from a parameter, by torch's ways from before parametrizations."""
+    computed, _, suffix = name.rpartition("_")
+    return suffix in ("orig", "g", "v") and isinstance(vars(module).get(computed), Tensor)

@@ -52,6 +52,21 @@ def test_plain_weights_are_matrices_that_no_parametrization_holds(model):
     assert weight is model["conv"].weight
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    "compute",
+    [
+        nn.utils.weight_norm,
+        nn.utils.spectral_norm,
+        lambda layer: nn.utils.prune.l1_unstructured(layer, "weight", amount=0.5),
+    ],
+)
+def test_what_a_weight_is_computed_from_is_no_plain_weight(compute):
+    layer = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    compute(layer[0])
+    assert list(plain_weights(layer, ["*"])) == ["1.weight"]
+
+
 @pytest.mark.parametrize("reflectors", [None, (2, 0), (0, 2)])
 def test_raw_sigma(reflectors):
     layer = register_svd_parametrization(nn.Linear(4, 4), reflectors=reflectors, init="orthogonal")
