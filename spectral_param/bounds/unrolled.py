@@ -66,11 +66,16 @@ def unrolled_lipschitz_bounds(rnn: nn.RNN | SpectralRNN, steps: int) -> Unrolled
         w, m = (slope * operator_norm(rnn, f"weight_{kind}_l{layer}") for kind in ("hh", "ih"))
         carried, later = [], nothing
         for here in reversed(wanted):  # step by step: powers of w that overflow would meet zeros
-            later = here + w * later
+            later = here + _times(w, later)
             carried.append(later)
-        initial.append(w * later)
-        wanted = [m * each for each in reversed(carried)]
+        initial.append(_times(w, later))
+        wanted = [_times(m, each) for each in reversed(carried)]
     return UnrolledBounds(_length(initial), _length(wanted))
+
+
+def _times(norm: Tensor, constant: Tensor) -> Tensor:
+    """Their product, 0 for a map to zero of whatever may be beyond all numbers."""
+    return torch.where((norm == 0) & constant.isinf(), 0.0, norm * constant)
 
 
 def _length(parts: Sequence[Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from spectral_param.callbacks.averages import averaging_callbacks
 from spectral_param.callbacks.histograms import write_histograms
 from spectral_param.callbacks.logging import write
 from spectral_param.callbacks.patterns import hint_at_rates, warn_unmatched, warn_unpruned, warn_untrained
@@ -185,11 +186,16 @@ class SpectralMonitor(Recorder):
         self.history.record(current_step(trainer), to_keep(self._pending, self.described))
         self._pending = None
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reads what training arrived at, averages included, which take the weights' place when training ends."""
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Reads what training arrived at."""
         reading = self.read(trainer, pl_module)
         write(trainer, self.summary(reading))
         self.history.record(current_step(trainer), to_keep(reading, self.described))
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Reads averages, which have taken the weights' place when training ended."""
+        if averaging_callbacks(trainer) and len(self.history):
+            self.on_train_end(trainer, pl_module)
         super().on_fit_end(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -126,6 +126,14 @@ class BandSchedule(Callback):
         if "*" in self.weights and not banded:
             rank_zero_warn("BandSchedule has nothing to move: no weight is in a Band.")
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Gives averages that a checkpoint has brought the band of their numbers, which is the model's."""
+        banded = _banded(pl_module, self.weights)
+        for average in averaged_models(trainer):
+            for name, parametrization in _banded(average, self.weights).items():
+                if name in banded:
+                    _set(parametrization.sigma_map, _levels(banded[name].sigma_map, ("radius", "center")))
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Moves the bands on, counting epochs."""
         if self.interval == "epoch":
@@ -154,9 +162,8 @@ class BandSchedule(Callback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Puts the bands back that the loaded raw numbers belong to."""
         self._bands = checkpoint.get("callbacks", {}).get(self.state_key, {}).get("bands", {})
-        for model in (pl_module, *averaged_models(trainer)):
-            for name, parametrization in _banded(model, self.weights).items():
-                _set(parametrization.sigma_map, self._bands.get(name, {}))
+        for name, parametrization in _banded(pl_module, self.weights).items():
+            _set(parametrization.sigma_map, self._bands.get(name, {}))
         schedules = callbacks_of(trainer, BandSchedule)
         if schedules[-1] is self:  # what one of several has moved the others put back as well
             for name, parametrization in _banded(pl_module, [p for s in schedules for p in s.weights]).items():
@@ -201,14 +208,15 @@ def move_bands_(
         optimizers: of the training. Where one averages by itself, σ stays at the two points that it averages.
     """
     moved = [p for p in parametrizations if any(_differs(getattr(p.sigma_map, n), v) for n, v in levels.items())]
-    before = [{name: _held(getattr(p.sigma_map, name)) for name in levels} for p in moved]
+    before = [_levels(p.sigma_map, levels) for p in moved]
     for parametrization, present in zip(moved, before, strict=True):
         if (raw := parametrization.raw_sigma) is not None:
             hold_(raw, optimizers, partial(_express_anew_, parametrization.sigma_map, raw, present, levels))
 
 
-def _held(level: float | Tensor) -> float | Tensor:
-    return level.clone() if isinstance(level, Tensor) else level
+def _levels(band: nn.Module, names: Iterable[str]) -> dict[str, float | Tensor]:
+    present = {name: getattr(band, name) for name in names}
+    return {name: level.clone() if isinstance(level, Tensor) else level for name, level in present.items()}
 
 
 def _express_anew_(
@@ -239,6 +247,6 @@ def _set(band: nn.Module, levels: Mapping[str, float | Tensor]) -> None:
     for name, value in levels.items():
         present = getattr(band, name)
         if isinstance(present, Tensor):
-            present.copy_(torch.as_tensor(value))
+            present.copy_(value) if isinstance(value, Tensor) else present.fill_(value)
         else:
             setattr(band, name, value)

@@ -32,13 +32,7 @@ class Centering(nn.Module):
             raise ValueError(f"dim: expected dimensions of a sample, got {dim}.")
 
     def forward(self, input: Tensor) -> Tensor:
-        """Subtracts the mean; shape and dtype stay.
-
-        Raises:
-            ValueError: if the mean would be over samples.
-        """
-        if any(dim % input.dim() == 0 for dim in self.dim):
-            raise ValueError(f"input: expected samples along dimension 0 beside {self.dim}, got {tuple(input.shape)}.")
+        """Subtracts the mean; shape and dtype stay."""
         return input - input.mean(self.dim, keepdim=True)
 
     def extra_repr(self) -> str:

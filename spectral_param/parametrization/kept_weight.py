@@ -54,13 +54,15 @@ class KeptWeight:
             return kept.weight
         if kept is None and not _is_watchable(parametrization):
             return build()
-        # of before W is built: what another thread writes meanwhile is not in it
-        sources, settings = Snapshot(parametrization.sources), _settings(parametrization)
         with torch.inference_mode(False), torch.no_grad():
-            built = build() if kept is None else kept.built
-            weight = lazy_copy(built)
-        self.kept = _Kept(sources, settings, built, weight)
-        return weight
+            if kept is None:
+                # of before W is built: what another thread writes meanwhile is not in it
+                sources, settings = Snapshot(parametrization.sources), _settings(parametrization)
+                kept = _Kept(sources, settings, built := build(), lazy_copy(built))
+            else:
+                kept = kept._replace(weight=lazy_copy(kept.built))
+        self.kept = kept
+        return kept.weight
 
     def clear(self) -> None:
         """Keeps nothing."""

@@ -289,17 +289,28 @@ class TurnedParametrization(SVDParametrization):
         wide = [t.to(self._trained_dtype) for t in (self.left, self.right)]
         if all(_is_orthonormal(frame) for frame in wide):
             return
-        found = restored_triplets(self._blocks(base.detach()), *wide)  # they were saved in half precision
-        self.left, self.start, self.right = (t.to(base.device, self._trained_dtype) for t in found)
+        with torch.inference_mode(False), torch.no_grad():
+            self._restore(base, *wide)
+
+    def _restore(self, base: Tensor, left: Tensor, right: Tensor) -> None:
+        """Takes triplets that were rounded, as by a file in half precision, for those of W₀; δ stays."""
+        found = restored_triplets(self._blocks(base), left, right)
+        left, start, right = (t.to(base.device, self._trained_dtype) for t in found)
+        self.left, self.right, raw = left, right, self.raw_sigma
+        if raw is not None and raw.dtype.itemsize < 4:
+            return  # rounded as the start is, so that they differ by δ
+        if raw is not None:
+            raw.copy_(self.sigma_map.recover(self.sigma_map(raw) + (start - self.start.to(start))))
+        self.start = start
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
-        """Moves the triplets too, which in half precision would be orthonormal no more."""
-        before = {name: self._buffers[name] for name in ("left", "start", "right")}
+        """Moves the vectors too, which in half precision would be orthonormal no more; the start is rounded as σ is."""
+        before = {name: self._buffers[name] for name in ("left", "right")}
         super()._apply(fn, recurse)
-        for name, triplet in before.items():
+        for name, frame in before.items():
             moved = self._buffers[name]
-            if triplet is not None and moved is not None and not (triplet.is_meta or moved.is_meta):
-                self._buffers[name] = moved_in_full(triplet, moved)
+            if frame is not None and moved is not None and not (frame.is_meta or moved.is_meta):
+                self._buffers[name] = moved_in_full(frame, moved)
         return self
 
     def extra_repr(self) -> str:

@@ -95,7 +95,7 @@ def load_adapter(model: nn.Module, adapter: Mapping[str, Tensor] | str | os.Path
         if key not in state:
             continue
         given = _checked(key, state[key], own).to(own.device)
-        near = max(_SAME_BASE, torch.finfo(p.dtype).eps)  # a base in half precision is rounded
+        near = max(_SAME_BASE, torch.finfo(p.dtype).eps / 8)  # a base in half precision is rounded
         if part == "base" and not (given.to(own) - own).abs().amax() <= near * own[0]:
             raise ValueError(f"adapter: expected one of the same base, got other numbers for {key}.")
         if part == "sigma":

@@ -106,10 +106,11 @@ class SigmaMap(nn.Module):
     ) -> None:
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
         self._are_lost = self._are_lost and any(f"{prefix}{name}" not in state_dict for name in self._buffers)
-        self.loaded_from = local_metadata.get("sigma_map", self.identity)
+        self.loaded_from = local_metadata.get("sigma_map")
         if self.follows_schedule:
-            if self.loaded_from.startswith(f"{self._formula}("):
-                vars(self).update(local_metadata.get("sigma_numbers", {}))
+            if str(self.loaded_from).startswith(f"{self._formula}("):
+                saved, own = local_metadata.get("sigma_numbers", {}), self._numbers
+                vars(self).update({name: number for name, number in saved.items() if name in own})
         else:
             weight = prefix.replace("parametrizations.", "").removesuffix(".0.sigma_map.")
             self.warn_of_others(weight or "sigma")

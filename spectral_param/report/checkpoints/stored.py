@@ -84,16 +84,17 @@ def _of_index(path: Path) -> Iterator[tuple[str, Stored]]:
         names = [Path(part).name for part in parts]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: expected an index with a weight_map of file names; {error!r}.") from error
-    missing = dict.fromkeys(files)
+    missing, is_there = dict.fromkeys(files), False
     for name in names:  # the name alone: an index does not lead out of its folder
         if not name.isprintable() or not name or name.endswith(".index.json"):
             raise ValueError(f"{path}: expected names of files with tensors in its weight_map, got {name!r}.")
         if not path.with_name(name).is_file():
             continue
+        is_there = True
         for tensor, stored in stored_tensors(path.with_name(name)).items():
             missing.pop(tensor, None)
             yield tensor, stored
-    if parts and len(missing) == len(files):
+    if parts and not is_there:
         raise FileNotFoundError(f"{path}: expected {escaped(names[0])} with what it names, found nothing of it.")
     for name in missing:
         part = Path(files[name]).name

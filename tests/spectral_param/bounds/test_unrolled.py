@@ -62,6 +62,16 @@ def test_what_overflows_is_infinite_and_no_sooner(steps: int, digits: float) -> 
         assert bound.log10().item() == pytest.approx(digits, abs=1.5)
 
 
+def test_what_a_layer_does_not_pass_on_is_nothing_whatever_comes_after() -> None:
+    rnn = nn.RNN(2, 4, num_layers=2, bias=False)
+    with torch.no_grad():
+        rnn.weight_hh_l1.mul_(1e10)
+        rnn.weight_ih_l0.zero_()
+    bounds = unrolled_lipschitz_bounds(rnn, 200)
+    assert bounds.initial_state.isinf()
+    assert bounds.inputs.item() == 0
+
+
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("steps", [1, 2, 6])
 def test_numbers_above_zero_reach_the_bounds(layers: int, steps: int) -> None:

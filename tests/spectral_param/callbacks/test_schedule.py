@@ -72,6 +72,34 @@ def test_sigma_at_an_edge_stays_where_the_band_widens(dtype):
         torch.testing.assert_close(parametrization.sigma, before, rtol=0, atol=1e-3 if dtype.itemsize < 4 else 1e-6)
 
 
+def test_levels_in_float64_are_what_the_schedule_says():
+    _, parametrization = banded(torch.full((5,), 0.1, dtype=torch.float64))
+    move_bands_([parametrization], {"radius": 0.055})
+    assert (parametrization.sigma_map.radius == 0.055).all()
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+@averaging_steps
+@pytest.mark.parametrize("first", [True, False])
+def test_averages_have_the_band_of_the_model_where_a_run_goes_on(tmp_path, first):
+    def run(schedule, **options):
+        averaging = of_lightning.EMAWeightAveraging(decay=0.9)
+        return trainer(tmp_path, *((averaging, schedule) if first else (schedule, averaging)), **options)
+
+    def schedule(weights="*"):
+        return BandSchedule(radius={0: 0.02, 16: 0.5}, weights=weights)
+
+    half = run(schedule())
+    half.fit(Regression(Band(0.02)), vectors(8))
+    half.save_checkpoint(tmp_path / "half.ckpt")
+    ends = []
+    for weights in ("*", "first.*"):
+        model = Regression(Band(0.02))
+        run(schedule(weights), max_epochs=2).fit(model, vectors(8), ckpt_path=tmp_path / "half.ckpt")
+        ends.append(model.first.weight)
+    assert torch.equal(*ends)
+
+
 def test_a_map_that_two_weights_share_moves_once():
     band = Band(0.1)
     layers = [register_svd_parametrization(nn.Linear(4, 4), sigma=band, init="orthogonal") for _ in range(2)]

@@ -182,6 +182,24 @@ def test_what_is_written_while_a_weight_is_built_is_seen_at_the_next_read():
         assert torch.equal(module.weight, held())
 
 
+def test_what_is_written_while_a_weight_is_handed_out_again_is_seen_at_the_next_read(monkeypatch):
+    module = layer(init="weight")
+    p, held = module.parametrizations.weight[0], module.parametrizations.weight
+    with torch.no_grad():
+        module.weight.data.zero_()  # a reader's, so that it is handed out anew
+        current = KeptWeight._current
+
+        def written_after(self, parametrization):
+            found = current(self, parametrization)
+            p.raw_sigma.data.mul_(3)  # by another thread
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(KeptWeight, "_current", written_after)
+            p.kept_weight.weight(p, held)
+        assert torch.equal(p.kept_weight.weight(p, held), held())
+
+
 def test_what_a_reader_does_to_a_weight_is_told_and_kept_from_the_next():
     module = layer()
     with torch.no_grad():

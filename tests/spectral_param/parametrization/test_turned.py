@@ -128,6 +128,22 @@ def test_singular_values_are_those_of_a_weight_that_comes_from_a_file_in_half_pr
     torch.testing.assert_close(singular_values(again).double(), exact, rtol=0, atol=off * exact[0].item())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sigma", [None, Band(2.0)])
+def test_a_base_is_where_it_starts_in_half_precision_and_from_a_file_of_it(dtype, sigma):
+    layer = frozen(nn.Linear(64, 48), rank=8, sigma=sigma)
+    state = {name: tensor.to(dtype) for name, tensor in layer.state_dict().items()}
+    again = frozen(nn.Linear(64, 48), rank=8, sigma=sigma)
+    with torch.inference_mode():
+        again.load_state_dict(state)
+    base = again.parametrizations.weight[0].base
+    torch.testing.assert_close(again.weight, base, rtol=0, atol=1e-6 if sigma is None else 5e-3)
+    again(torch.ones(1, 64)).sum().backward()
+    if sigma is None:
+        layer.to(dtype)
+        assert torch.equal(layer.weight, layer.parametrizations.weight[0].base)
+
+
 def test_triplets_stay_orthonormal_in_a_model_in_half_precision():
     p = frozen(nn.Linear(48, 32), rank=8).bfloat16().parametrizations.weight[0]
     for frame in (p.left, p.right):
