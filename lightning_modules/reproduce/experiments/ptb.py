@@ -78,7 +78,7 @@ PTB = Experiment(
     notes=(NOTE,),
 )
 PTB_M32 = Experiment(
-    title="Penn Treebank, words, with the paper's 32 reflectors and dropout on two layers alone (Table 3)",
+    title="Penn Treebank, words, with 32 reflectors and dropout on two layers alone (Table 3)",
     runs=lambda quick, seed: runs(quick, seed, "ptb-m32", AS_IN_THE_PAPER, ("train",)),
     score="test_perplexity",
     draw=curves_by_step("val_perplexity", "perplexity"),
