@@ -34,7 +34,7 @@ class TokenStreams(Dataset[tuple[Tensor, Tensor]]):
         share: the processes that share the text.
 
     Raises:
-        ValueError: if a stream is shorter than ``seq_len``.
+        ValueError: if there is no stream, or one is shorter than ``seq_len``.
 
     Example:
         >>> streams = TokenStreams(torch.arange(9), batch_size=2, seq_len=3)
@@ -45,6 +45,8 @@ class TokenStreams(Dataset[tuple[Tensor, Tensor]]):
     """
 
     def __init__(self, tokens: Tensor, batch_size: int, seq_len: int, share: Share = ALONE) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size: expected at least one stream, got {batch_size}.")
         count, streams = len(tokens) - 1, batch_size * share.num_replicas
         if not 1 <= seq_len <= count // streams:
             raise ValueError(

@@ -37,8 +37,9 @@ class UCRArchive(BatchedDataModule):
     Args:
         name: name of the set, as in the archive of 2015 or of 2018: ``Gun_Point`` or ``GunPoint``.
         root: folder with ``NAME/NAME_TRAIN.tsv`` and ``NAME/NAME_TEST.tsv``, plain or as ``.gz``, with the extracted
-            official archive ``UCRArchive_2018``, or with its zip file. Files that are there are only read. The zip file
-            (316 MB) is downloaded if there is nothing, and the set extracted, checked by the archive's CRC-32.
+            official archive ``UCRArchive_2018``, that folder itself, or one with its zip file. Files that are there are
+            only read. The zip file (316 MB) is downloaded if there is nothing, and the set extracted, checked by the
+            archive's CRC-32.
         input_size: values in a step; None: the largest divisor of the length that is at most its square root.
         batch_size: series in a batch, on each device.
         num_workers: worker processes of each loader. They change no batch.
@@ -93,8 +94,7 @@ class UCRArchive(BatchedDataModule):
     def prepare_data(self) -> None:
         """Extracts the set from the archive, which is downloaded before if it is missing."""
         try:
-            for part in OTHER_PART:
-                self._find(part)
+            self._find()
         except FileNotFoundError:
             archive = self.root / f"{ARCHIVE}.zip"
             if not archive.is_file():
@@ -108,7 +108,7 @@ class UCRArchive(BatchedDataModule):
         """Reads the set and splits it."""
         if hasattr(self, "test_set"):
             return
-        paths = [self._find(part) for part in OTHER_PART]
+        paths = self._find()
         train, test = map(read_series, paths)
         labels = sorted(set(train[:, 0]) | set(test[:, 0]))
         length = train.shape[1] - 1
@@ -129,10 +129,21 @@ class UCRArchive(BatchedDataModule):
         self.input_size = size
         self.num_classes = len(labels)
 
-    def _find(self, part: str) -> Path:
-        official = NAMES_2015.get(self.name, self.name)
-        own = [f"{name}/{name}_{part}.tsv" for name in dict.fromkeys((self.name, official))]
-        return find_file(self.root, *own, self._member(part))
+    def _find(self) -> list[Path]:
+        """The files of training and of test series, both from one place, since the archives' splits differ."""
+        names = dict.fromkeys((self.name, NAMES_2015.get(self.name, self.name)))
+        archived = [self._member(part) for part in OTHER_PART]
+        places = [[f"{name}/{name}_{part}.tsv" for part in OTHER_PART] for name in names]
+        if self.root.resolve().name == ARCHIVE:
+            places = [[member.removeprefix(f"{ARCHIVE}/") for member in archived]]
+        for place in (*places, archived):
+            try:
+                return [find_file(self.root, name) for name in place]
+            except FileNotFoundError:
+                continue
+        for parts in zip(*places, archived, strict=True):
+            find_file(self.root, *parts)
+        raise FileNotFoundError(f"root: expected both files of {self.name} in one folder of {self.root.absolute()}.")
 
     def _member(self, part: str) -> str:
         """The path of the part in the official archive."""

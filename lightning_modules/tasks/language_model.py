@@ -135,6 +135,7 @@ class LanguageModel(Task):
             self.head.weight = self.embedding.weight
         self.example_input_array = torch.zeros(2, 5, dtype=torch.int64)
         self._carried: dict[str, State] = {}
+        self._before: State | None = None  # what the training window that is being read began with
         self._of_ranks: list[Tensor] = []
 
     def metrics(self) -> dict[str, Metric]:
@@ -166,18 +167,26 @@ class LanguageModel(Task):
     def answer(self, input: Tensor, stage: str, batch_idx: int) -> Tensor:
         """Returns the logits of a window, read from where the one before of the stage stopped."""
         before = self._carried.get(stage) if batch_idx else None
+        if before is not None and (streams := _parts(before)[0].shape[1]) != len(input):
+            raise ValueError(f"batch_size: expected {streams} streams, as in the run that goes on, got {len(input)}.")
         logits, state = self.advance(input, before)
         self._carried[stage] = tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach()
         return logits
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps the state of the training text, (ranks, …) each; a collective, as saving is."""
-        state = self._carried.get("train")
+        batch: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current
+        # a window that an exception cut short is read again
+        state = self._before if batch.started > batch.processed else self._carried.get("train")
         if self._of_ranks:  # loaded, and training has not begun
             checkpoint[CARRIED] = self._of_ranks
         elif state is not None:
-            parts = state if isinstance(state, tuple) else (state,)
-            checkpoint[CARRIED] = [cast(Tensor, self.all_gather(part)).reshape(-1, *part.shape) for part in parts]
+            gathered = [cast(Tensor, self.all_gather(part)) for part in _parts(state)]
+            checkpoint[CARRIED] = [part.reshape(-1, *part.shape[-3:]) for part in gathered]
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Remembers the state before the window."""
+        self._before = self._carried.get("train")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes the states over; checkpoints of older versions have none."""
@@ -201,6 +210,10 @@ class LanguageModel(Task):
         mean, count = self.loss(output, target), words(target)
         loss.update(mean, count)
         metrics.update(mean, weight=count)
+
+
+def _parts(state: State) -> tuple[Tensor, ...]:
+    return state if isinstance(state, tuple) else (state,)
 
 
 def words(target: Tensor) -> Tensor:

@@ -125,10 +125,12 @@ class SpectralMonitor(Recorder):
 
     @property
     def state_key(self) -> str:
-        """Tells monitors of different weights apart in a checkpoint."""
+        """Tells monitors of different weights, or from different centers, apart in a checkpoint."""
         on_images = {} if self.watch.operator is None else {"operator": self.watch.operator}
+        center = {} if self.center == 1 else {"center": self.center}
         return self._generate_state_key(
             **on_images,
+            **center,
             weights=self.weights,
             dense=self.dense,
             per_gate=self.per_gate,

@@ -71,9 +71,17 @@ class SpectralProgressBar(RichProgressBar):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Reads σ anew where it is time."""
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
-        if current_step(trainer) % self.every_n_steps == 0:
-            chosen = parametrized_weights(pl_module, self.weights)
-            self._sigma = {name: trained_singular_values(trainer, p) for name, p in chosen.items()}
+        if not self._sigma or current_step(trainer) % self.every_n_steps == 0:
+            self._read(trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leaves the table of what training arrived at."""
+        self._read(trainer, pl_module)
+        super().on_train_end(trainer, pl_module)
+
+    def _read(self, trainer: Trainer, model: LightningModule) -> None:
+        chosen = parametrized_weights(model, self.weights)
+        self._sigma = {name: trained_singular_values(trainer, p) for name, p in chosen.items()}
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Takes the table away."""

@@ -98,8 +98,10 @@ class BandSchedule(Callback):
 
     @property
     def state_key(self) -> str:
-        """Tells schedules of different weights apart in a checkpoint."""
-        return self._generate_state_key(weights=self.weights)
+        """Tells schedules of different weights, of radius and of center, by step and by epoch apart in a checkpoint."""
+        what = {} if self.radius is not None else {"of": "center"}
+        when = {} if self.interval == "step" else {"interval": self.interval}
+        return self._generate_state_key(weights=self.weights, **what, **when)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Tells bands that a checkpoint's numbers may belong to others, which this callback then puts back."""
@@ -111,6 +113,10 @@ class BandSchedule(Callback):
         ]
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Lets the module go."""
+        self._unhook()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Lets the module go."""
         self._unhook()
 

@@ -79,6 +79,11 @@ def test_extracts_from_the_official_archive(tmp_path, name):
     assert (len(data.train_set) + len(data.val_set), len(data.test_set)) == (train, test)
     (root / "UCRArchive_2018.zip").unlink()
     set_up(name, root)  # extracted once
+    inside = set_up(name, root / "UCRArchive_2018")
+    assert torch.equal(inside.test_set.inputs, data.test_set.inputs)
+    (root / name).mkdir()
+    shutil.copy(root / f"UCRArchive_2018/{name}/{name}_TRAIN.tsv", root / name)  # alone, and of another split
+    assert torch.equal(set_up(name, root).train_set.inputs, data.train_set.inputs)
 
 
 def test_damaged_archives(tmp_path):

@@ -153,6 +153,39 @@ def test_a_run_resumed_within_an_epoch_equals_an_uninterrupted_one(cell, limits,
         assert torch.equal(resumed.state_dict()[name], value), name
 
 
+@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_after_backward", "on_train_batch_end"])
+def test_a_run_that_an_exception_ended_within_a_window_reads_it_again_from_its_start(hook, data, tmp_path):
+    class Stops(Callback):
+        def on_exception(self, trainer, *args):
+            trainer.save_checkpoint(tmp_path / "kept.ckpt")
+
+    def stop(self, trainer, *args):
+        if trainer.fit_loop.epoch_loop.batch_idx == 5:
+            raise RuntimeError("stopped")
+
+    setattr(Stops, hook, stop)
+
+    def model() -> LanguageModel:
+        torch.manual_seed(1)
+        return LanguageModel(**SMALL)
+
+    whole, stopped, resumed = model(), model(), model()
+    trainer(tmp_path, max_epochs=1).fit(whole, data)
+    run = trainer(tmp_path, max_epochs=1, callbacks=Stops())
+    with pytest.raises(RuntimeError, match="stopped"):
+        run.fit(stopped, data)
+    trainer(tmp_path, max_epochs=1).fit(resumed, data, ckpt_path=tmp_path / "kept.ckpt")
+    for name, value in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], value), name
+
+
+def test_a_run_that_goes_on_with_other_streams_is_refused(data, tmp_path):
+    trainer(tmp_path, max_epochs=1, callbacks=SaveAt(2, tmp_path / "kept.ckpt")).fit(LanguageModel(**SMALL), data)
+    other = PennTreebank(tmp_path, seq_len=7, batch_size=2, eval_batch_size=2, download=False)
+    with pytest.raises(ValueError, match="batch_size: expected 3 streams, as in the run that goes on, got 2"):
+        trainer(tmp_path, max_epochs=1).fit(LanguageModel(**SMALL), other, ckpt_path=tmp_path / "kept.ckpt")
+
+
 def test_a_state_that_was_loaded_is_saved_again_before_training_begins(data, tmp_path):
     class SaveAtStart(Callback):
         def on_fit_start(self, trainer, *args):

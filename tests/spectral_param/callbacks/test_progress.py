@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 from rich.console import Console
 
 from spectral_param import singular_values
@@ -12,8 +13,6 @@ from tests.spectral_param.callbacks.small_runs import Regression, Validated, vec
 
 
 def test_table_stands_under_the_bars_while_training(tmp_path):
-    from lightning.pytorch import Trainer
-
     class Shown(SpectralProgressBar):
         text = ""
 
@@ -36,6 +35,22 @@ def test_table_stands_under_the_bars_while_training(tmp_path):
     assert "Epoch 1/1" in bar.text
     run.validate(model, vectors(), verbose=False)
     assert not bar._sigma
+
+
+def test_the_table_that_is_left_is_of_what_training_arrived_at(tmp_path):
+    class Kept(SpectralProgressBar):
+        def teardown(self, trainer, pl_module, stage):
+            self.last = self._sigma
+            super().teardown(trainer, pl_module, stage)
+
+    bar, model = Kept(every_n_steps=20), Regression()
+    run = Trainer(
+        accelerator="cpu", default_root_dir=tmp_path, callbacks=[bar], logger=False, max_epochs=1,
+        enable_checkpointing=False, enable_model_summary=False,
+    )  # fmt: skip
+    run.fit(model, vectors())
+    sigma = bar.last["first.weight"].sort(descending=True).values
+    torch.testing.assert_close(sigma[0], singular_values(model.first).detach())
 
 
 def test_table_holds_the_numbers():

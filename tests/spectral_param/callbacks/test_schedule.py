@@ -313,6 +313,28 @@ def test_two_schedules_of_one_weight_resume_without_a_word(tmp_path):
     assert again.first.parametrizations.weight[0].sigma_map.center == 1.3
 
 
+def test_schedules_of_radius_and_center_of_the_same_weights(tmp_path):
+    model = Regression(Band(0.1))
+    schedules = BandSchedule(radius={0: 0.1, 4: 0.3}), BandSchedule(center={0: 1.0, 1: 1.3}, interval="epoch")
+    run = trainer(tmp_path, *schedules, max_epochs=2)
+    run.fit(model, vectors(8))
+    run.save_checkpoint(tmp_path / "end.ckpt")
+    band = model.first.parametrizations.weight[0].sigma_map
+    assert (band.radius, band.center) == (0.3, 1.3)
+
+
+def test_a_fit_that_an_exception_ends_leaves_no_hooks(tmp_path):
+    class Fails(Regression):
+        def training_step(self, batch, batch_idx):
+            raise RuntimeError("failed")
+
+    model = Fails(Band(0.1))
+    with pytest.raises(RuntimeError, match="failed"):
+        trainer(tmp_path, BandSchedule(radius={0: 0.1})).fit(model, vectors(2))
+    assert not model._load_state_dict_pre_hooks
+    assert not model._load_state_dict_post_hooks
+
+
 def test_numbers_of_numpy_are_numbers():
     schedule = BandSchedule(radius={0: np.array(0.1), np.int64(4): np.float32(0.5), math.inf: 1.0})
     assert value_at(schedule.radius, 4) == 0.5
