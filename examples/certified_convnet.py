@@ -3,7 +3,7 @@
 Run: python examples/certified_convnet.py [folder with MNIST/raw]
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import torch
@@ -52,4 +52,6 @@ def main(
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", nargs="?", default="data/mnist", help="folder with MNIST/raw")
+    main(parser.parse_args().root)

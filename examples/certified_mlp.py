@@ -3,7 +3,7 @@
 Run: python examples/certified_mlp.py [folder with MNIST/raw]
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import torch
@@ -46,4 +46,6 @@ def main(root: str | Path = "data/mnist", epochs: int = 2, val_size: int = 5_000
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", nargs="?", default="data/mnist", help="folder with MNIST/raw")
+    main(parser.parse_args().root)

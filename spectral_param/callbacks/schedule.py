@@ -58,7 +58,7 @@ class BandSchedule(Callback):
 
     Warns:
         UserWarning: at fit start, of patterns that match no weight in a ``Band``, and of a model without one; of a
-            checkpoint that has not the bands of its numbers, being of a schedule of other ``weights``.
+            checkpoint of older versions that has not the bands of its numbers, of a schedule of other ``weights``.
 
     Example:
         >>> from spectral_param.callbacks import BandSchedule

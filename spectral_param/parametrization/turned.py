@@ -286,11 +286,11 @@ class TurnedParametrization(SVDParametrization):
         base = self.factors[-1]
         if is_shard(base) or is_quantized(base) or not all(map(has_numbers, (base, self.left, self.right))):
             return
-        wide = [t.to(self._trained_dtype) for t in (self.left, self.right)]
-        if all(_is_orthonormal(frame) for frame in wide):
+        frames = [t.to(self._trained_dtype) for t in (self.left, self.right)]
+        if all(map(_is_orthonormal, frames)):
             return
         with torch.inference_mode(False), torch.no_grad():
-            self._restore(base, *wide)
+            self._restore(base, *frames)
 
     def _restore(self, base: Tensor, left: Tensor, right: Tensor) -> None:
         """Takes triplets that were rounded, as by a file in half precision, for those of W₀; δ stays."""
