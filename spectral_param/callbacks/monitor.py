@@ -190,15 +190,18 @@ class SpectralMonitor(Recorder):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reads what training arrived at."""
-        reading = self.read(trainer, pl_module)
-        write(trainer, self.summary(reading))
-        self.history.record(current_step(trainer), to_keep(reading, self.described))
+        self._read_end(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reads averages, which have taken the weights' place when training ended."""
         if averaging_callbacks(trainer) and len(self.history):
-            self.on_train_end(trainer, pl_module)
+            self._read_end(trainer, pl_module)
         super().on_fit_end(trainer, pl_module)
+
+    def _read_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        reading = self.read(trainer, pl_module)
+        write(trainer, self.summary(reading))
+        self.history.record(current_step(trainer), to_keep(reading, self.described))
 
     def state_dict(self) -> dict[str, Any]:
         """The history and what the weights are, as CPU tensors and plain values."""

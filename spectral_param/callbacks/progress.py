@@ -67,11 +67,12 @@ class SpectralProgressBar(RichProgressBar):
         """Shows the table from now on."""
         warn_unmatched("weights", self.weights, parametrized_weights(pl_module, ["*"]), "weight in SVD form")
         super().on_train_start(trainer, pl_module)
+        self._read(trainer, pl_module)  # a run that goes on may begin between two refreshes
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Reads σ anew where it is time."""
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
-        if not self._sigma or current_step(trainer) % self.every_n_steps == 0:
+        if current_step(trainer) % self.every_n_steps == 0:
             self._read(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -385,7 +385,7 @@ class SVDParametrization(nn.Module):
         if dtype.itemsize < 4 or (dtype == torch.float64) != (self.dtype == torch.float64):
             self.dtype = dtype
 
-    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         super()._apply(fn, recurse)
         weight = torch.empty((2,) * len(self.matrices.weight_shape), dtype=self.dtype)
         if self.channels_last:

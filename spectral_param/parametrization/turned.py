@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -303,7 +303,7 @@ class TurnedParametrization(SVDParametrization):
             raw.copy_(self.sigma_map.recover(self.sigma_map(raw) + (start - self.start.to(start))))
         self.start = start
 
-    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Moves the vectors too, which in half precision would be orthonormal no more; the start is rounded as σ is."""
         before = {name: self._buffers[name] for name in ("left", "right")}
         super()._apply(fn, recurse)

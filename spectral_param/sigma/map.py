@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -139,7 +140,7 @@ class SigmaMap(nn.Module):
             )
         self._are_lost = False
 
-    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Moves levels, which are constants: neither ``half`` nor ``to_empty`` changes their values."""
         levels = dict(self._buffers)
         super()._apply(fn, recurse)

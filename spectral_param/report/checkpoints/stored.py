@@ -84,21 +84,21 @@ def _of_index(path: Path) -> Iterator[tuple[str, Stored]]:
         names = [Path(part).name for part in parts]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: expected an index with a weight_map of file names; {error!r}.") from error
-    missing, is_there = dict.fromkeys(files), False
+    missing, there = dict.fromkeys(files), set[str]()
     for name in names:  # the name alone: an index does not lead out of its folder
         if not name.isprintable() or not name or name.endswith(".index.json"):
             raise ValueError(f"{path}: expected names of files with tensors in its weight_map, got {name!r}.")
         if not path.with_name(name).is_file():
             continue
-        is_there = True
+        there.add(name)
         for tensor, stored in stored_tensors(path.with_name(name)).items():
             missing.pop(tensor, None)
             yield tensor, stored
-    if parts and not is_there:
+    if parts and not there:
         raise FileNotFoundError(f"{path}: expected {escaped(names[0])} with what it names, found nothing of it.")
     for name in missing:
         part = Path(files[name]).name
-        why = f"not in {part}" if path.with_name(part).is_file() else f"there is no {escaped(part)}"
+        why = f"not in {part}" if part in there else f"there is no {escaped(part)}"
         yield name, Stored((), None, partial(_refuse, f"{path}: expected {escaped(name)} in {part}."), why)
 
 
